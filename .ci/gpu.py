@@ -1,0 +1,72 @@
+"""Run the tests of one marker on this machine's GPU, with this interpreter and nothing installed.
+
+Usage: python .ci/gpu.py {gpu,sm90,sm100} [pytest arguments]
+
+GPU machines come with torch and pytest, often without nox, a network, or our packages. The source folders go
+on the import path, and metadata folders made for the occasion let entry points be discovered.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import workspace
+
+# Exact capabilities: a neighbour in the same family has not the same kernels.
+DEVICES = {"gpu": None, "sm90": {(9, 0)}, "sm100": {(10, 0), (10, 3)}}
+
+
+def refusal(marker: str) -> str | None:
+    """Return why the tests of this marker cannot run here, or None."""
+    if importlib.util.find_spec("torch") is None:
+        return f"{sys.executable} has no torch; the {marker} tests need one built for CUDA"
+    import torch
+
+    if not torch.cuda.is_available():
+        return (
+            f"torch {torch.__version__} sees no CUDA device; run the {marker} tests on a machine that has one"
+        )
+    wanted = DEVICES[marker]
+    found = torch.cuda.get_device_capability()
+    if wanted is not None and found not in wanted:
+        allowed = " or ".join(f"{major}.{minor}" for major, minor in sorted(wanted))
+        name = torch.cuda.get_device_name()
+        return f"{name} has compute capability {found[0]}.{found[1]}; the {marker} tests need {allowed}"
+    return None
+
+
+def tolerant_options() -> list[str]:
+    """Return pytest options that let the workspace's configuration stand without optional plugins."""
+    if importlib.util.find_spec("pytest_timeout"):
+        return []
+    # `timeout` is then an unknown setting, which strict configuration refuses and warnings-as-errors repeats.
+    relaxed = "addopts=--import-mode=importlib --strict-markers -ra"
+    return ["-o", relaxed, "-W", "ignore::pytest.PytestConfigWarning"]
+
+
+def main(arguments: list[str]) -> int:
+    """Check the device, then run pytest on the tests of the marker."""
+    if not arguments or arguments[0] not in DEVICES:
+        print(f"got {arguments}; the first argument must be one of: {', '.join(DEVICES)}", file=sys.stderr)
+        return 2
+    marker, *rest = arguments
+    reason = refusal(marker)
+    if reason:
+        print(f"not run: {reason}", file=sys.stderr)
+        return 1
+    distributions = workspace.discover()
+    with tempfile.TemporaryDirectory(prefix="adaverify-gpu-") as folder:
+        workspace.write_metadata(distributions, Path(folder))
+        path = [*workspace.python_path(distributions), folder, os.environ.get("PYTHONPATH", "")]
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, path))}
+        command = [sys.executable, "-m", "pytest", *tolerant_options(), "-m", marker, *rest]
+        return subprocess.run(command, cwd=workspace.ROOT, env=environment, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

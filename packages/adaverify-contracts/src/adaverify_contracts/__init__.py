@@ -1,0 +1,1 @@
+"""Hook specifications, descriptors, value types and errors shared by every adaverify component."""

@@ -1,0 +1,1 @@
+"""Reference decode engine with paged KV, drafters and a sampler, on CPU and CUDA."""

@@ -1,0 +1,1 @@
+"""Tier ladder, static buffers, capture and replay of ragged decode graphs."""

@@ -1,0 +1,1 @@
+"""Decode-row builders for ragged batches: readable torch reference and Triton kernels."""

@@ -1,0 +1,1 @@
+"""Trace format, simulator, report and plots for adaptive verification."""

@@ -1,0 +1,1 @@
+"""Pytest plugin for adaverify: isolated manager, fake capabilities, conformance kit for plugin authors."""
