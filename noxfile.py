@@ -50,7 +50,7 @@ def paths(pattern: str) -> list[str]:
 class Environment:
     """The environment of run, tests, types, docs and bench, with every distribution installed editable.
 
-    Shared, because torch alone takes half a minute and a gigabyte; stamped, so that nothing is installed twice.
+    Shared, because torch alone takes half a minute and a gigabyte; stamped, so that nothing installs twice.
     """
 
     def __init__(self, session: nox.Session, *groups: str) -> None:
