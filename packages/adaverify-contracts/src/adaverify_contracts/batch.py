@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     import torch
 
 
-def _require(owner: str, field: str, tensor: torch.Tensor, dims: int, like: torch.Tensor | None = None) -> None:
+def _require(
+    owner: str, field: str, tensor: torch.Tensor, dims: int, like: torch.Tensor | None = None
+) -> None:
     """Require an int32 tensor of ``dims`` dimensions with a dense last one, on the device of ``like``.
 
     Reads attributes only, never values, so it is safe while a graph is captured.
@@ -52,8 +54,8 @@ class DecodeBatch:
     """One decode step as the row builder sees it; device lengths are the truth.
 
     A batch is *padded*: tensors cover ``requests`` request slots of which only the first ``num_requests`` are
-    real; a padding request has query length 0 and ``seq_lens`` 0. ``rows`` query tokens are produced, of which
-    the device's ``query_start_loc[-1]`` are real.
+    real; a padding request has query length 0 and ``seq_lens`` 0. ``padded_tokens`` query tokens are
+    produced, of which the device's ``query_start_loc[-1]`` are real.
 
     Attributes:
         query_start_loc: int32 [requests + 1], device; cumulative query lengths, starts at 0, never decreases.
@@ -141,11 +143,11 @@ class DecodeRows:
             padding. Already divided by the compression ratio and localised to this context-parallel rank.
         schedule_lens: int32 [M, N]; ``max(row_lens, 1)``: what kernel schedules are built from.
         block_table: int32 [M, W]; page ids of the row's request in its first ``ceil(row_lens[m, -1] / page)``
-            columns. Columns beyond are not written: they hold valid ids from earlier steps, initially 0.
-        row_request: int32 [M]; request of the row, in 0 .. R - 1; a padding row carries R + its own row number,
-            an id that no request and no other row has.
-        row_token: int32 [M, N]; query-token number of the slot, -1 for padding slots and the odd front slot of
-            a paired row.
+            columns. Later columns are not written: they hold valid ids from earlier steps, initially 0.
+        row_request: int32 [M]; request of the row, in 0 .. R - 1; a padding row carries R + its own row
+            number, an id that no request and no other row has.
+        row_token: int32 [M, N]; query-token number of the slot, -1 for padding slots and the odd front
+            slot of a paired row.
         token_slot: int32 [padded_tokens]; slot of each query token; a padding token points at a padding slot
             where one exists, else at slot 0, and its result is never used.
         request_indices: int32 [M] or None; run ids for ragged kernels that group rows by request.

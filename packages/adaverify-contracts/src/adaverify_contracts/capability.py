@@ -19,7 +19,7 @@ class KernelReport:
     Attributes:
         name: the kernel's name as strategies require it, for instance ``paged-mqa-logits``.
         version: version of the library that provides it, empty when unknown or absent.
-        level: ``ABSENT``, ``IMPORTED`` or ``EXECUTED``; only ``EXECUTED`` compared values with a known answer.
+        level: ``ABSENT``, ``IMPORTED`` or ``EXECUTED``; only the last compared values with a known answer.
         reason: why the level is what it is, in one sentence a user can act on.
     """
 
@@ -125,11 +125,15 @@ class Requirements:
         if self.device_types and capability.device_type not in self.device_types:
             reasons.append(f"device type is {capability.device_type}, needs {' or '.join(self.device_types)}")
         if self.architectures and capability.architecture not in self.architectures:
-            reasons.append(f"architecture is {capability.architecture}, needs {' or '.join(self.architectures)}")
+            reasons.append(
+                f"architecture is {capability.architecture}, needs {' or '.join(self.architectures)}"
+            )
         for name in self.kernels:
             report = capability.kernel(name)
             if report.level is not KernelLevel.EXECUTED:
-                reasons.append(f"kernel {name} is {report.level.name.lower()}, needs executed: {report.reason}")
+                reasons.append(
+                    f"kernel {name} is {report.level.name.lower()}, needs executed: {report.reason}"
+                )
         reasons.extend(f"module {name} is not installed" for name in self.modules if not _findable(name))
         return tuple(reasons)
 

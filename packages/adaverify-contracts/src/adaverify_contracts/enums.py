@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum, IntEnum
+from enum import IntEnum, StrEnum
 
 
 class GraphSupport(IntEnum):
@@ -52,7 +52,7 @@ class BudgetReads(IntEnum):
     LIVE = 2
 
 
-class PlanState(str, Enum):
+class PlanState(StrEnum):
     """Why a plan has the size it has. Every record carries one, with a reason in words."""
 
     UNPRICED = "unpriced"
@@ -62,7 +62,7 @@ class PlanState(str, Enum):
     IDLE = "idle"
 
 
-class LoadOutcome(str, Enum):
+class LoadOutcome(StrEnum):
     """What became of one discovered plugin."""
 
     LOADED = "loaded"

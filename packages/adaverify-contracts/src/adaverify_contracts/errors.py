@@ -94,7 +94,9 @@ class CapabilityError(AdaverifyError):
 class NoStrategyError(CapabilityError):
     """No decode strategy fits; ``reasons`` maps every candidate to all its reasons."""
 
-    def __init__(self, problem: str, reasons: dict[str, tuple[str, ...]], *, remedy: str | None = None) -> None:
+    def __init__(
+        self, problem: str, reasons: dict[str, tuple[str, ...]], *, remedy: str | None = None
+    ) -> None:
         self.reasons = reasons
         listing = "; ".join(f"{name}: {', '.join(why)}" for name, why in sorted(reasons.items()))
         super().__init__(

@@ -31,7 +31,7 @@ class GraphKey:
             _check.at_least("GraphKey", name, getattr(self, name), 0, GraphError)
 
     def dominates(self, batch: GraphKey) -> bool:
-        """Return whether a graph of this shape can run ``batch``: at least as large in all, equal in width."""
+        """Return whether a graph of this shape can run ``batch``: at least as large, equal in width."""
         return (
             self.tokens >= batch.tokens
             and self.requests >= batch.requests

@@ -83,7 +83,10 @@ class StepState:
             value = getattr(self, name)
             if value < 0:
                 raise PlanError(
-                    f"StepState.{name} is negative", arrived=value, allowed=">= 0", remedy="count from the batch"
+                    f"StepState.{name} is negative",
+                    arrived=value,
+                    allowed=">= 0",
+                    remedy="count from the batch",
                 )
         if len(self.scheduled) and int(self.scheduled.min()) < 0:
             raise PlanError(

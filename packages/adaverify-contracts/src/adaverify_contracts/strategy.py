@@ -86,7 +86,9 @@ class DecodeStrategyDescriptor:
         _check.instance("DecodeStrategyDescriptor", "graph_support", self.graph_support, GraphSupport)
         _check.instance("DecodeStrategyDescriptor", "device_lengths", self.device_lengths, bool)
         _check.instance("DecodeStrategyDescriptor", "priority", self.priority, int)
-        _check.one_of("DecodeStrategyDescriptor", "evidence", self.evidence, ("executed", "emulated", "compiled"))
+        _check.one_of(
+            "DecodeStrategyDescriptor", "evidence", self.evidence, ("executed", "emulated", "compiled")
+        )
         _check.callable_field("DecodeStrategyDescriptor", "allocate", self.allocate)
         if self.supports is not None:
             _check.callable_field("DecodeStrategyDescriptor", "supports", self.supports)

@@ -30,7 +30,7 @@ class Signal(Protocol):
         ...
 
     def learn(self, outcome: StepOutcome) -> None:
-        """Count this step's labels. Called off the decode path; never raises on censored or empty outcomes."""
+        """Count this step's labels, off the decode path; never raises on censored or empty outcomes."""
         ...
 
     def forget(self, slot: int) -> None:
