@@ -1,0 +1,165 @@
+"""Typed errors shared by every adaverify distribution.
+
+Each error says what arrived, what was allowed and what to do, and keeps the three as attributes so that a
+caller can act on them without parsing text.
+"""
+
+from __future__ import annotations
+
+
+class AdaverifyError(Exception):
+    """Base of every error adaverify raises on purpose.
+
+    Args:
+        problem: one sentence naming what is wrong.
+        arrived: the offending value, kept as an attribute and shown with ``repr``.
+        allowed: what would have been accepted, in words.
+        remedy: what the reader should do next, one imperative sentence.
+    """
+
+    def __init__(
+        self, problem: str, *, arrived: object = None, allowed: str | None = None, remedy: str | None = None
+    ) -> None:
+        self.problem = problem
+        self.arrived = arrived
+        self.allowed = allowed
+        self.remedy = remedy
+        super().__init__(self._render())
+
+    def _render(self) -> str:
+        parts = [self.problem.rstrip(".")]
+        if self.arrived is not None:
+            parts.append(f"arrived: {self.arrived!r}")
+        if self.allowed is not None:
+            parts.append(f"allowed: {self.allowed}")
+        if self.remedy is not None:
+            parts.append(f"to do: {self.remedy}")
+        return "; ".join(parts)
+
+
+class DescriptorError(AdaverifyError):
+    """A descriptor or value type was built with a field that breaks its contract."""
+
+
+class PluginError(AdaverifyError):
+    """A plugin cannot be used. ``plugin`` names it as its entry point does."""
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        plugin: str | None = None,
+        arrived: object = None,
+        allowed: str | None = None,
+        remedy: str | None = None,
+    ) -> None:
+        self.plugin = plugin
+        super().__init__(problem, arrived=arrived, allowed=allowed, remedy=remedy)
+
+
+class DuplicateNameError(PluginError):
+    """Two distributions registered the same name; ``owners`` holds both."""
+
+    def __init__(self, kind: str, name: str, owners: tuple[str, str]) -> None:
+        self.kind = kind
+        self.name = name
+        self.owners = owners
+        super().__init__(
+            f"{kind} {name!r} is registered by both {owners[0]} and {owners[1]}",
+            arrived=name,
+            allowed="one owner for each name",
+            remedy=f"uninstall or disable one of {owners[0]}, {owners[1]}",
+        )
+
+
+class UnknownNameError(PluginError):
+    """A name was asked for that nothing registered; ``known`` lists what was discovered."""
+
+    def __init__(self, kind: str, name: str, known: tuple[str, ...]) -> None:
+        self.kind = kind
+        self.name = name
+        self.known = known
+        super().__init__(
+            f"no {kind} is named {name!r}",
+            arrived=name,
+            allowed=", ".join(known) if known else f"none: no {kind} was discovered",
+            remedy="install the distribution that provides it, or choose one of the allowed names",
+        )
+
+
+class CapabilityError(AdaverifyError):
+    """The device cannot do what was asked, or could not be probed."""
+
+
+class NoStrategyError(CapabilityError):
+    """No decode strategy fits; ``reasons`` maps every candidate to all its reasons."""
+
+    def __init__(
+        self, problem: str, reasons: dict[str, tuple[str, ...]], *, remedy: str | None = None
+    ) -> None:
+        self.reasons = reasons
+        listing = "; ".join(f"{name}: {', '.join(why)}" for name, why in sorted(reasons.items()))
+        super().__init__(
+            problem,
+            arrived=listing or "no candidates",
+            allowed="at least one strategy whose requirements are met",
+            remedy=remedy or "run `adaverify doctor` to see every strategy with every reason",
+        )
+
+
+class LimitsError(AdaverifyError):
+    """Sizes fixed at start contradict one another."""
+
+
+class LayoutError(AdaverifyError):
+    """A batch's tensors or lengths do not have the layout the contract names."""
+
+
+class PlanError(AdaverifyError):
+    """A step state or plan is inconsistent and cannot be executed."""
+
+
+class LosslessError(AdaverifyError):
+    """A signal and a policy together could change the output distribution."""
+
+
+class CostTableError(AdaverifyError):
+    """A cost table is malformed, unreadable or carries no usable measurement."""
+
+
+class FingerprintMismatchError(CostTableError):
+    """A cost table belongs to another setup; ``differences`` maps field to (table, here)."""
+
+    def __init__(self, differences: dict[str, tuple[object, object]]) -> None:
+        self.differences = differences
+        listing = "; ".join(f"{key}: table {was!r}, here {now!r}" for key, (was, now) in differences.items())
+        super().__init__(
+            f"the cost table was measured on another setup ({listing})",
+            arrived=tuple(differences),
+            allowed="a table whose fingerprint equals this setup's",
+            remedy="run `adaverify profile` here to measure a table for this setup",
+        )
+
+
+class GraphError(AdaverifyError):
+    """A graph cannot be planned, captured or replayed."""
+
+
+class CaptureError(GraphError):
+    """One size failed to capture; the other sizes stay usable."""
+
+
+class StaleBufferError(GraphError):
+    """A captured graph points at a buffer that has moved or been resized."""
+
+
+class EngineError(AdaverifyError):
+    """The reference engine was asked for something it cannot do."""
+
+
+class ModelFileError(EngineError):
+    """A model file is missing, unreadable or not what its checksum says."""
+
+
+class PromptError(EngineError):
+    """Prompts are missing, unreadable or empty."""

@@ -1,0 +1,258 @@
+"""Host-side values of one step: what the planner is told, what it decides, what happened.
+
+Arrays are NumPy and live on the host; nothing here touches a device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from adaverify_contracts.enums import PlanState
+from adaverify_contracts.errors import PlanError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+def _same_length(owner: str, arrays: dict[str, Any]) -> None:
+    sizes = {name: len(array) for name, array in arrays.items()}
+    if len(set(sizes.values())) > 1:
+        raise PlanError(
+            f"{owner} arrays disagree about the number of requests",
+            arrived=sizes,
+            allowed="one entry a request in each",
+            remedy="build them from one list of requests",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The newest confidences that have already reached the host.
+
+    Attributes:
+        step: step that published them.
+        slots: int64 [R], request slots in row order.
+        generations: int64 [R], the slot generations at publishing time; a reader compares before use.
+        confidences: float32 [R, K], conditional acceptance per position, as published.
+    """
+
+    step: int
+    slots: np.ndarray
+    generations: np.ndarray
+    confidences: np.ndarray
+
+    def __post_init__(self) -> None:
+        _same_length(
+            "Snapshot",
+            {"slots": self.slots, "generations": self.generations, "confidences": self.confidences},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StepState:
+    """What the planner may know about the step it sizes; history only.
+
+    Attributes:
+        step: step number, rising by one.
+        slots: int64 [R], slots of the decode requests in batch order.
+        generations: int64 [R], their generations.
+        scheduled: int64 [R], draft tokens actually scheduled for each, 0 .. K.
+        emitting: requests that will emit a token: the decode requests and prefills that finish here.
+        other_tokens: query tokens of co-scheduled prefill chunks; they cost and do not gain.
+        kv_tokens: sum of the decode requests' KV lengths, for the context axis.
+        sampled: True when any decode request is sampled and not greedy.
+        chunk_limit: largest number of logits rows in one chunk, or None.
+    """
+
+    step: int
+    slots: np.ndarray
+    generations: np.ndarray
+    scheduled: np.ndarray
+    emitting: int
+    other_tokens: int = 0
+    kv_tokens: int = 0
+    sampled: bool = False
+    chunk_limit: int | None = None
+
+    def __post_init__(self) -> None:
+        _same_length(
+            "StepState", {"slots": self.slots, "generations": self.generations, "scheduled": self.scheduled}
+        )
+        for name in ("step", "emitting", "other_tokens", "kv_tokens"):
+            value = getattr(self, name)
+            if value < 0:
+                raise PlanError(
+                    f"StepState.{name} is negative",
+                    arrived=value,
+                    allowed=">= 0",
+                    remedy="count from the batch",
+                )
+        if len(self.scheduled) and int(self.scheduled.min()) < 0:
+            raise PlanError(
+                "StepState.scheduled holds a negative draft count",
+                arrived=int(self.scheduled.min()),
+                allowed="0 .. K for each request",
+                remedy="count scheduled drafts from the K in force, never from the configured one",
+            )
+        if self.chunk_limit is not None and self.chunk_limit < 1:
+            raise PlanError(
+                "StepState.chunk_limit is out of range",
+                arrived=self.chunk_limit,
+                allowed="None or an int >= 1",
+                remedy="pass None when logits are not chunked",
+            )
+
+    @property
+    def requests(self) -> int:
+        """R, decode requests in this step."""
+        return len(self.slots)
+
+    @property
+    def certain_tokens(self) -> int:
+        """T, query tokens that are not drafts: one a decode request, and the prefill tokens."""
+        return self.requests + self.other_tokens
+
+    @property
+    def max_budget(self) -> int:
+        """N = max(0, min(scheduled drafts, chunk limit - R)): the largest budget this step can run."""
+        total = int(self.scheduled.sum())
+        if self.chunk_limit is not None:
+            total = min(total, self.chunk_limit - self.requests)
+        return max(0, total)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How many draft tokens one step verifies, and why. Integers only where ranks must agree.
+
+    Attributes:
+        step: step number.
+        state: one of ``PlanState``.
+        reason: the reason in words.
+        budget: B, draft tokens verified in the whole batch.
+        scheduled: draft tokens that could have been verified.
+        requests: R, decode requests.
+        certain_tokens: T.
+        tokens: T + B.
+        tier: captured token count that executes; equals tokens where no tier applies.
+        uniform_query_len: common query length when nothing is trimmed and all requests scheduled the same
+            number of drafts, else None.
+        predicted_seconds: modelled step time, None when unpriced.
+        predicted_tokens: modelled emitted tokens (bonus tokens included).
+        full_seconds: modelled time of verifying everything, None when unpriced.
+        full_tokens: modelled emitted tokens of verifying everything.
+        lag: steps between the confidences read and this step; None when there were none.
+        digest: 64-bit digest of the integers above; equal digests mean equal plans.
+    """
+
+    step: int
+    state: PlanState
+    reason: str
+    budget: int
+    scheduled: int
+    requests: int
+    certain_tokens: int
+    tokens: int
+    tier: int
+    uniform_query_len: int | None
+    predicted_seconds: float | None
+    predicted_tokens: float
+    full_seconds: float | None
+    full_tokens: float
+    lag: int | None
+    digest: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.budget <= self.scheduled:
+            raise PlanError(
+                "Plan.budget is outside the scheduled drafts",
+                arrived=self.budget,
+                allowed=f"0 .. {self.scheduled}",
+                remedy="clamp to StepState.max_budget before building the plan",
+            )
+        if self.tokens != self.certain_tokens + self.budget or self.tier < self.tokens:
+            raise PlanError(
+                "Plan.tokens or Plan.tier does not hold the batch",
+                arrived={"tokens": self.tokens, "tier": self.tier},
+                allowed=f"tokens = {self.certain_tokens} + {self.budget}, tier >= tokens",
+                remedy="price and run the tier that executes",
+            )
+
+    @property
+    def trimmed(self) -> int:
+        """Scheduled draft tokens that this plan does not verify."""
+        return self.scheduled - self.budget
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """What a finished step did, as the engine reports it to ``observe``.
+
+    Attributes:
+        step: step number.
+        slots: int64 [R]; generations: int64 [R]; in batch order.
+        drafted: int64 [R], drafts scheduled; admitted: int64 [R], drafts verified; accepted: int64 [R].
+        scores: float32 [R, K], the drafter's raw scores of this step's drafts.
+        learn: bool [R]; False keeps a request out of calibration (target-only transforms, user's wish).
+        sampled: bool [R]; the request's regime.
+        emitted: tokens emitted by the whole step, prefills included.
+        seconds: wall time of the step, None when it was not measured.
+    """
+
+    step: int
+    slots: np.ndarray
+    generations: np.ndarray
+    drafted: np.ndarray
+    admitted: np.ndarray
+    accepted: np.ndarray
+    scores: np.ndarray
+    learn: np.ndarray
+    sampled: np.ndarray
+    emitted: int
+    seconds: float | None
+
+    def __post_init__(self) -> None:
+        names = ("slots", "generations", "drafted", "admitted", "accepted", "scores", "learn", "sampled")
+        _same_length("StepOutcome", {name: getattr(self, name) for name in names})
+        for low, high in (("accepted", "admitted"), ("admitted", "drafted")):
+            if (getattr(self, low) > getattr(self, high)).any() or (getattr(self, low) < 0).any():
+                raise PlanError(
+                    f"StepOutcome.{low} is not within 0 .. {high}",
+                    arrived={low: getattr(self, low).tolist(), high: getattr(self, high).tolist()},
+                    allowed=f"0 <= {low} <= {high} for each request",
+                    remedy="report what the step verified and accepted, request by request",
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One line of the trace: plan, reason, predicted and realised. Plain values only.
+
+    ``planned`` and ``verified`` are both kept: a difference is an error that ``fallbacks`` names.
+    """
+
+    step: int
+    state: str
+    reason: str
+    requests: int
+    certain_tokens: int
+    scheduled: int
+    planned: int
+    verified: int
+    accepted: int
+    emitted: int
+    tokens: int
+    tier: int
+    strategy: str
+    predicted_seconds: float | None
+    realised_seconds: float | None
+    predicted_tokens: float
+    realised_tokens: int
+    lag: int | None
+    digest: str
+    fallbacks: tuple[str, ...] = field(default=())
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready dictionary."""
+        return asdict(self)

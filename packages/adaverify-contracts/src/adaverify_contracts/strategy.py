@@ -1,0 +1,94 @@
+"""Decode strategies: how query tokens become attention-kernel rows on one kind of hardware."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from adaverify_contracts import _check
+from adaverify_contracts.batch import DecodeBatch, DecodeRows
+from adaverify_contracts.capability import Capability, Requirements
+from adaverify_contracts.enums import GraphSupport
+from adaverify_contracts.limits import Limits
+
+if TYPE_CHECKING:
+    import torch
+
+
+@runtime_checkable
+class DecodeRowBuilder(Protocol):
+    """Static buffers of one strategy, made once by ``allocate``; ``build`` only launches."""
+
+    @property
+    def strategy(self) -> str:
+        """Name of the strategy that owns these buffers."""
+        ...
+
+    @property
+    def buffers(self) -> Mapping[str, torch.Tensor]:
+        """Every static tensor by name. Addresses never change; graphs and the conformance kit rely on it."""
+        ...
+
+    def build(self, batch: DecodeBatch) -> DecodeRows:
+        """Write this step's rows into the static buffers and return views of them.
+
+        May be captured in a graph and replayed with other device lengths of the same padded shape. Never
+        allocates device memory, reads a device value, synchronises or reads host lengths; a strategy for
+        uniform batches reads ``batch.uniform_query_len`` only.
+
+        Raises:
+            LayoutError: the batch does not fit the limits the buffers were made for.
+        """
+        ...
+
+
+class StrategyFactory(Protocol):
+    """Makes the buffers of a strategy; the one place that may allocate and touch the host."""
+
+    def __call__(self, limits: Limits, device: torch.device, capability: Capability) -> DecodeRowBuilder:
+        """Return a builder for ``limits`` on ``device``.
+
+        Raises:
+            LimitsError: the strategy cannot serve these limits; the message lists what it can.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeStrategyDescriptor:
+    """A decode strategy as a plugin registers it.
+
+    Attributes:
+        name: unique name users type, for instance ``reference``.
+        requirements: what the device must offer.
+        graph_support: how much decode traffic its ``build`` survives in a captured graph.
+        device_lengths: True when the strategy reads ragged query lengths from the device; adaptive
+            verification needs it. False for strategies that serve uniform batches only.
+        priority: larger is preferred among the strategies that fit; the embedded default is 0.
+        evidence: ``executed``, ``emulated`` or ``compiled``: how far the author proved it on its hardware.
+        allocate: the factory.
+        supports: optional question about limits: returns all reasons why these limits cannot be served.
+    """
+
+    name: str
+    requirements: Requirements
+    graph_support: GraphSupport
+    device_lengths: bool
+    priority: int
+    evidence: str
+    allocate: StrategyFactory = field(repr=False)
+    supports: Callable[[Limits], tuple[str, ...]] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        _check.name("DecodeStrategyDescriptor", self.name)
+        _check.instance("DecodeStrategyDescriptor", "requirements", self.requirements, Requirements)
+        _check.instance("DecodeStrategyDescriptor", "graph_support", self.graph_support, GraphSupport)
+        _check.instance("DecodeStrategyDescriptor", "device_lengths", self.device_lengths, bool)
+        _check.instance("DecodeStrategyDescriptor", "priority", self.priority, int)
+        _check.one_of(
+            "DecodeStrategyDescriptor", "evidence", self.evidence, ("executed", "emulated", "compiled")
+        )
+        _check.callable_field("DecodeStrategyDescriptor", "allocate", self.allocate)
+        if self.supports is not None:
+            _check.callable_field("DecodeStrategyDescriptor", "supports", self.supports)
