@@ -1,4 +1,4 @@
-"""Sphinx configuration. The reference is written for the distributions found by folder; no list names them."""
+"""Sphinx configuration. The reference is written for the distributions found by folder."""
 
 from __future__ import annotations
 
@@ -37,12 +37,8 @@ napoleon_numpy_docstring = False
 # A field documented in the class docstring is not documented a second time as an attribute.
 napoleon_use_ivar = True
 
-suppress_warnings = [
-    # Some names are exported by a package and by the one that defines them; either entry is the right target.
-    "ref.python",
-    # A toctree pattern for guides may match nothing yet.
-    "toc.empty_glob",
-]
+# Some names are exported by a package and by the one that defines them; either entry is the right target.
+suppress_warnings = ["ref.python"]
 
 
 def write_reference(_app: Sphinx) -> None:
