@@ -122,7 +122,7 @@ def lint(session: nox.Session) -> None:
     config = STATE / "importlinter.toml"
     config.write_text(workspace.import_linter_config(DISTRIBUTIONS), encoding="utf-8")
     source = os.pathsep.join(workspace.python_path(DISTRIBUTIONS))
-    session.run("lint-imports", "--config", str(config), env={"PYTHONPATH": source})
+    session.run("lint-imports", str(config), env={"PYTHONPATH": source})
 
 
 @nox.session(venv_backend="none")

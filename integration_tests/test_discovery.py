@@ -65,7 +65,7 @@ def lint_imports(copy: Path) -> subprocess.CompletedProcess[str]:
     config.write_text(workspace.import_linter_config(found))
     path = os.pathsep.join(workspace.python_path(found))
     code = "from importlinter.cli import lint_imports_command; lint_imports_command()"
-    return call(copy, "-c", code, "--config", str(config), "--no-cache", PYTHONPATH=path)
+    return call(copy, "-c", code, str(config), "--no-cache", PYTHONPATH=path)
 
 
 def test_nox_lists_a_new_plugin(copy):
