@@ -9,6 +9,11 @@ import textwrap
 
 from workspace import Distribution
 
+# What a library cannot be kept from reading while a class of ours is defined, and why.
+LIBRARY_READS = {
+    "environment variable PYDANTIC_DISABLE_PLUGINS read": "pydantic looks for plugins for every model",
+}
+
 # Runs in a child process: imports every module of one package, and reports what the imports did.
 CHILD = textwrap.dedent(
     """
@@ -90,7 +95,8 @@ def observe(package: str, *, torch: bool = True, path: str | None = None) -> dic
 def test_import_touches_no_device_and_reads_no_environment(distribution: Distribution):
     """Every module of the package, imported; a launch or a read belongs to a call somebody makes."""
     seen = observe(distribution.import_name)
-    assert seen["events"] == []
+    ours = [event for event in seen["events"] if not event.startswith(tuple(LIBRARY_READS))]
+    assert ours == []
     assert not seen["cuda"]
     files = [path for path in distribution.package.rglob("*.py") if path.stem != "__main__"]
     assert len(seen["modules"]) == len(files)
