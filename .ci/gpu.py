@@ -9,6 +9,7 @@ on the import path, and metadata folders made for the occasion let entry points 
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.util
 import os
 import subprocess
@@ -61,9 +62,9 @@ def left_out(root: Path, marker: str) -> dict[Path, str]:
             text = file.read_text(encoding="utf-8")
             if f"mark.{marker}" in text:
                 continue
-            for module in _top_level_imports(text):
-                if importlib.util.find_spec(module) is None:
-                    found[file] = module
+            missing = next(filter(None, map(_missing, sorted(_top_level_imports(text)))), None)
+            if missing:
+                found[file] = missing
     return found
 
 
@@ -71,10 +72,21 @@ def _top_level_imports(text: str) -> set[str]:
     names = set()
     for node in ast.parse(text).body:
         if isinstance(node, ast.Import):
-            names |= {alias.name.partition(".")[0] for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names.add(node.module.partition(".")[0])
+            names.add(node.module)
     return names
+
+
+def _missing(module: str) -> str | None:
+    """Return which module is not here when this one is imported, for it may be a need of a need."""
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        return error.name
+    except Exception:  # noqa: BLE001  (pytest will import it again and show this one properly)
+        return None
+    return None
 
 
 def main(arguments: list[str]) -> int:
