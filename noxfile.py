@@ -58,16 +58,18 @@ class Environment:
         self.folder = STATE / "workspace"
         self.bin = self.folder / ("Scripts" if os.name == "nt" else "bin")
         self.python = str(self.bin / "python")
-        if self._stale("python", sys.version):
+        # A moved folder leaves scripts that start an interpreter at the old place.
+        python = f"{sys.version} {self.folder}"
+        if self._stale("python", python):
             shutil.rmtree(self.folder, ignore_errors=True)
             virtualenv = [sys.executable, "-m", "virtualenv", "-q", str(self.folder)]
             session.run(*virtualenv, external=True, silent=True)
-            self._install("python", sys.version, "hatchling>=1.27", "editables>=0.5")
+            self._install("python", python, "hatchling>=1.27", "editables>=0.5")
         self._forget_removed()
         project_files = [(d.folder / "pyproject.toml").read_bytes() for d in DISTRIBUTIONS]
         pins = group("pins")
         editable = [part for d in DISTRIBUTIONS for part in ("--editable", str(d.folder))]
-        projects = workspace.fingerprint(str(ROOT), project_files, pins)
+        projects = workspace.fingerprint(project_files, pins)
         self._install("projects", projects, "--no-build-isolation", *editable)
         for name in groups:
             requirements = group(name)
@@ -120,7 +122,7 @@ def lint(session: nox.Session) -> None:
     config = STATE / "importlinter.toml"
     config.write_text(workspace.import_linter_config(DISTRIBUTIONS), encoding="utf-8")
     source = os.pathsep.join(workspace.python_path(DISTRIBUTIONS))
-    session.run("lint-imports", "--config", str(config), env={"PYTHONPATH": source})
+    session.run("lint-imports", str(config), env={"PYTHONPATH": source})
 
 
 @nox.session(venv_backend="none")

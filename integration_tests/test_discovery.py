@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import gpu
 import pytest
 import workspace
 
@@ -64,7 +65,7 @@ def lint_imports(copy: Path) -> subprocess.CompletedProcess[str]:
     config.write_text(workspace.import_linter_config(found))
     path = os.pathsep.join(workspace.python_path(found))
     code = "from importlinter.cli import lint_imports_command; lint_imports_command()"
-    return call(copy, "-c", code, "--config", str(config), "--no-cache", PYTHONPATH=path)
+    return call(copy, "-c", code, str(config), "--no-cache", PYTHONPATH=path)
 
 
 def test_nox_lists_a_new_plugin(copy):
@@ -164,3 +165,16 @@ def test_the_gpu_runner_says_that_there_is_no_device(copy):
     done = call(copy, ".ci/gpu.py", "sm90", CUDA_VISIBLE_DEVICES="")
     assert done.returncode == 1
     assert done.stderr.startswith("not run: ")
+
+
+def test_the_gpu_runner_leaves_out_only_what_cannot_matter(tmp_path):
+    """A file that needs a missing tool is left out unless it has a test of the marker."""
+    folder = tmp_path / "packages" / "adaverify-dummy" / "tests"
+    folder.mkdir(parents=True)
+    (folder / "test_a.py").write_text("import no_such_tool.part\n")
+    (folder / "test_b.py").write_text(
+        "from no_such_tool import x\nimport pytest\npytestmark = pytest.mark.sm90\n"
+    )
+    (folder / "test_c.py").write_text("import json\n")
+    assert gpu.left_out(tmp_path, "sm90") == {folder / "test_a.py": "no_such_tool"}
+    assert set(gpu.left_out(tmp_path, "sm100")) == {folder / "test_a.py", folder / "test_b.py"}

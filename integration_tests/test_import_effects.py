@@ -7,8 +7,12 @@ import subprocess
 import sys
 import textwrap
 
-import pytest
 from workspace import Distribution
+
+# What a library cannot be kept from reading while a class of ours is defined, and why.
+LIBRARY_READS = {
+    "environment variable PYDANTIC_DISABLE_PLUGINS read": "pydantic looks for plugins for every model",
+}
 
 # Runs in a child process: imports every module of one package, and reports what the imports did.
 CHILD = textwrap.dedent(
@@ -91,7 +95,8 @@ def observe(package: str, *, torch: bool = True, path: str | None = None) -> dic
 def test_import_touches_no_device_and_reads_no_environment(distribution: Distribution):
     """Every module of the package, imported; a launch or a read belongs to a call somebody makes."""
     seen = observe(distribution.import_name)
-    assert seen["events"] == []
+    ours = [event for event in seen["events"] if not event.startswith(tuple(LIBRARY_READS))]
+    assert ours == []
     assert not seen["cuda"]
     files = [path for path in distribution.package.rglob("*.py") if path.stem != "__main__"]
     assert len(seen["modules"]) == len(files)
@@ -102,20 +107,29 @@ def test_the_contracts_do_not_load_torch():
     assert not observe("adaverify_contracts", torch=False)["torch"]
 
 
-@pytest.mark.parametrize(
-    ("code", "expected"),
-    [
-        ("import os\nvalue = os.environ.get('AV_X')\n", "environment variable AV_X read by offender:2"),
-        ("import os\nvalue = os.getenv('AV_X')\n", "environment variable AV_X read by offender:2"),
-        ("import os\nvalue = 'AV_X' in os.environ\n", "environment variable AV_X read by offender:2"),
-        ("import os\nvalue = dict(os.environ)\n", "environment listed by offender:2"),
-        ("import os.path\nhome = os.path.expanduser('~')\n", "environment variable HOME read by offender:2"),
-        ("import torch\nvalue = torch.cuda.is_available()\n", "torch.cuda.is_available called by offender:2"),
-    ],
-)
-def test_an_offender_is_caught(tmp_path, code, expected):
+def test_offenders_are_caught(tmp_path):
     """The watch sees each thing it is there to see, also through a library function."""
+    offences = {
+        "os.environ.get('AV_A')": "environment variable AV_A read",
+        "os.getenv('AV_B')": "environment variable AV_B read",
+        "'AV_C' in os.environ": "environment variable AV_C read",
+        "dict(os.environ)": "environment listed",
+        "os.path.expanduser('~')": "environment variable HOME read",
+        "torch.cuda.is_available()": "torch.cuda.is_available called",
+    }
     folder = tmp_path / "offender"
     folder.mkdir()
-    (folder / "__init__.py").write_text(code)
-    assert expected in observe("offender", path=str(tmp_path))["events"]
+    (folder / "__init__.py").write_text("import os, torch\n" + "\n".join(offences))
+    events = observe("offender", path=str(tmp_path))["events"]
+    missed = [f"{what} by offender:{line}" for line, what in enumerate(offences.values(), 2)]
+    assert [expected for expected in missed if expected not in events] == []
+
+
+def test_what_a_library_does_while_it_is_imported_is_not_ours(tmp_path):
+    """Importing a library that reads the environment is not a read of ours; calling it is."""
+    (tmp_path / "library.py").write_text("import os\nos.getenv('AV_D')\ndef call():\n    os.getenv('AV_E')\n")
+    folder = tmp_path / "caller"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("import library\nlibrary.call()\n")
+    events = observe("caller", torch=False, path=str(tmp_path))["events"]
+    assert events == ["environment variable AV_E read by caller:2"]

@@ -38,12 +38,16 @@ def python_files(folder: Path) -> list[Path]:
     return sorted(folder.rglob("*.py"))
 
 
-def imports(file: Path) -> Iterator[Import]:
+def imports(file: Path, *, typing: bool = False) -> Iterator[Import]:
     """Yield the absolute imports that can happen at run time, those inside functions included.
 
+    With `typing`, also those that only a type checker sees.
+
+    Opening a package's data with `importlib.resources.files` counts: it needs the package as much.
     Not included: `importlib.import_module`, which a probe uses on a library that need not be there.
     """
-    for node in _executed(ast.parse(file.read_text(encoding="utf-8"))):
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    for node in ast.walk(tree) if typing else _executed(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield Import(file, node.lineno, alias.name)
@@ -51,6 +55,9 @@ def imports(file: Path) -> Iterator[Import]:
             for alias in node.names:
                 # `from a import b` names a module or an attribute; private is private either way.
                 yield Import(file, node.lineno, f"{node.module}.{alias.name}")
+        elif isinstance(node, ast.Call) and _called(node.func) == "files":
+            constants = [argument.value for argument in node.args if isinstance(argument, ast.Constant)]
+            yield from (Import(file, node.lineno, value) for value in constants if isinstance(value, str))
 
 
 def environment_reads(file: Path) -> Iterator[str]:
