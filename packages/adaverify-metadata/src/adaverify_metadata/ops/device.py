@@ -34,25 +34,23 @@ def copy_pages(
     row_table: tl.tensor,
     table_stride: tl.tensor,
     request: tl.tensor,
-    rows: tl.tensor,
+    row: tl.tensor,
     pages: tl.tensor,
     ROW_STRIDE: tl.constexpr,
     COLUMNS: tl.constexpr,
 ) -> None:
-    """row_table[rows, :pages] = max(table[request, :pages], 0), with 64-bit offsets.
+    """row_table[row, :pages] = max(table[request, :pages], 0), with 64-bit offsets.
 
     Whole groups of four columns go first: their mask is constant over each group, so that loads and stores
     stay 16 bytes wide. A mask on ``pages`` itself would split them into four strided accesses.
     """
-    source = table + request.to(tl.int64)[:, None] * table_stride
-    target = row_table + rows.to(tl.int64)[:, None] * ROW_STRIDE
+    source = table + request.to(tl.int64) * table_stride
+    target = row_table + row.to(tl.int64) * ROW_STRIDE
     fours = pages // 4 * 4
-    for first in range(0, tl.max(fours, 0), COLUMNS):
-        column = first + tl.arange(0, COLUMNS)[None, :]
-        inside = column < fours[:, None]
-        page = tl.load(source + column, mask=inside, other=0)
-        tl.store(target + column, tl.maximum(page, 0), mask=inside)
-    column = fours[:, None] + tl.arange(0, 4)[None, :]
-    inside = column < pages[:, None]
-    page = tl.load(source + column, mask=inside, other=0)
-    tl.store(target + column, tl.maximum(page, 0), mask=inside)
+    for first in range(0, fours, COLUMNS):
+        column = first + tl.arange(0, COLUMNS)
+        page = tl.load(source + column, mask=column < fours, other=0)
+        tl.store(target + column, tl.maximum(page, 0), mask=column < fours)
+    column = fours + tl.arange(0, 4)
+    page = tl.load(source + column, mask=column < pages, other=0)
+    tl.store(target + column, tl.maximum(page, 0), mask=column < pages)

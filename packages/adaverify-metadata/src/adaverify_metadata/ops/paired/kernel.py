@@ -41,44 +41,45 @@ def paired_kernel(
     entry. Padding tokens are written by the program whose range they fall in.
     """
     program = tl.program_id(0)
-    row = program * ROWS + tl.arange(0, ROWS)
     request = tl.arange(0, REQUESTS)
     there = request < requests
     start = tl.load(query_start_loc + request, mask=there, other=0)
     end = tl.load(query_start_loc + request + 1, mask=there, other=0)
     seq_len = tl.load(seq_lens + request, mask=there, other=0)
     total = tl.load(query_start_loc + requests)
-
     odd = (end - start) % 2
     taken = (end - start + 1) // 2
     until = tl.cumsum(taken, 0)
     before = until - taken
-    mine = (before[None, :] <= row[:, None]) & (row[:, None] < until[None, :]) & (row[:, None] < rows)
-    owner = tl.sum(tl.where(mine, request[None, :] + 1, 0), 1) - 1
-    front = tl.sum(tl.where(mine, (2 * before + odd)[None, :], 0), 1)
-    shift = tl.sum(tl.where(mine, (start - 2 * before - odd)[None, :], 0), 1)
-    # Token t sees ahead + t positions.
-    ahead = tl.sum(tl.where(mine, (seq_len - end + 1)[None, :], 0), 1)
 
-    slot = row[:, None] * 2 + tl.arange(0, 2)[None, :]
-    real = (owner >= 0)[:, None] & (slot >= front[:, None])
-    token = slot + shift[:, None]
-    seen = tl.where(real, ahead[:, None] + token, 0)
-    length = local_length(seen, RATIO, CP_SIZE, CP_RANK, CP_INTERLEAVE)
+    # Rows are scalars, as in the flatten kernel: no value moves between register layouts.
+    for step in tl.static_range(ROWS):
+        row = program * ROWS + step
+        inside = row < rows
+        mine = (before <= row) & (row < until) & inside
+        owner = tl.sum(tl.where(mine, request + 1, 0), 0) - 1
+        front = tl.sum(tl.where(mine, 2 * before + odd, 0), 0)
+        first = tl.sum(tl.where(mine, start, 0), 0)
+        # Token t sees ahead + t positions.
+        ahead = tl.sum(tl.where(mine, seq_len - end + 1, 0), 0)
 
-    inside = row < rows
-    tl.store(row_lens + slot, length, mask=inside[:, None])
-    tl.store(schedule_lens + slot, tl.maximum(length, 1), mask=inside[:, None])
-    tl.store(row_request + row, tl.where(owner >= 0, owner, requests + row), mask=inside)
-    tl.store(row_token + slot, tl.where(real, token, -1), mask=inside[:, None])
-    tl.store(token_slot + token, slot, mask=real)
+        last = 0
+        for j in tl.static_range(2):
+            slot = row * 2 + j
+            token = first + slot - front
+            real = (owner >= 0) & (slot >= front)
+            length = local_length(tl.where(real, ahead + token, 0), RATIO, CP_SIZE, CP_RANK, CP_INTERLEAVE)
+            tl.store(row_lens + slot, length, mask=inside)
+            tl.store(schedule_lens + slot, tl.maximum(length, 1), mask=inside)
+            tl.store(row_token + slot, tl.where(real, token, -1), mask=inside)
+            tl.store(token_slot + token, slot, mask=real)
+            last = length
+        tl.store(row_request + row, tl.where(owner >= 0, owner, requests + row), mask=inside)
+        pages = pages_of(last, PAGE, WIDTH)
+        copy_pages(table, row_table, table_stride, tl.maximum(owner, 0), row, pages, ROW_STRIDE, COLUMNS)
 
     if (program + 1) * ROWS * 2 > total:
         # Slot 0 is empty when the last row is taken and a token is missing: then every request is odd.
         spare = tl.where(tl.sum(taken, 0) < rows, 2 * rows - 1, 0)
         padding = program * ROWS * 2 + tl.arange(0, ROWS * 2)
         tl.store(token_slot + padding, padding * 0 + spare, mask=(padding >= total) & (padding < tokens))
-
-    # Lengths never fall within a row, so its longest is its last.
-    pages = pages_of(tl.max(length, 1), PAGE, WIDTH)
-    copy_pages(table, row_table, table_stride, tl.maximum(owner, 0), row, pages, ROW_STRIDE, COLUMNS)

@@ -38,27 +38,32 @@ def uniform_kernel(
 ) -> None:
     """Slot j of row r: len = seq_lens[r] - (width - 1 - j) where j >= width - q_r, else 0."""
     program = tl.program_id(0)
-    row = program * ROWS + tl.arange(0, ROWS)
-    inside = row < requests
-    start = tl.load(query_start_loc + row, mask=inside, other=0)
-    end = tl.load(query_start_loc + row + 1, mask=inside, other=0)
-    seq_len = tl.load(seq_lens + row, mask=inside, other=0)
     total = tl.load(query_start_loc + requests)
+    for step in tl.static_range(ROWS):
+        row = program * ROWS + step
+        inside = row < requests
+        start = tl.load(query_start_loc + row, mask=inside, other=0)
+        end = tl.load(query_start_loc + row + 1, mask=inside, other=0)
+        seq_len = tl.load(seq_lens + row, mask=inside, other=0)
 
-    j = tl.arange(0, SLOTS)[None, :]
-    front = (width - (end - start))[:, None]
-    real = inside[:, None] & (j >= front) & (j < width)
-    token = start[:, None] + j - front
-    seen = tl.where(real, seq_len[:, None] - (width - 1 - j), 0)
-    length = local_length(seen, RATIO, CP_SIZE, CP_RANK, CP_INTERLEAVE)
+        j = tl.arange(0, SLOTS)
+        front = width - (end - start)
+        held = inside & (j < width)
+        real = held & (j >= front)
+        token = start + j - front
+        seen = tl.where(real, seq_len - (width - 1 - j), 0)
+        length = local_length(seen, RATIO, CP_SIZE, CP_RANK, CP_INTERLEAVE)
+        slot = row * width + j
+        tl.store(row_lens + slot, length, mask=held)
+        tl.store(schedule_lens + slot, tl.maximum(length, 1), mask=held)
+        tl.store(row_token + slot, tl.where(real, token, -1), mask=held)
+        tl.store(token_slot + token, slot, mask=real)
+        tl.store(row_request + row, tl.where(end > start, row, requests + row), mask=inside)
 
-    slot = row[:, None] * width + j
-    held = inside[:, None] & (j < width)
-    tl.store(row_lens + slot, length, mask=held)
-    tl.store(schedule_lens + slot, tl.maximum(length, 1), mask=held)
-    tl.store(row_request + row, tl.where(end > start, row, requests + row), mask=inside)
-    tl.store(row_token + slot, tl.where(real, token, -1), mask=held)
-    tl.store(token_slot + token, slot, mask=real)
+        # The last slot sees the whole request; a padding row has no last slot.
+        reach = tl.where(inside & (end > start), seq_len, 0)
+        pages = pages_of(local_length(reach, RATIO, CP_SIZE, CP_RANK, CP_INTERLEAVE), PAGE, WIDTH)
+        copy_pages(table, row_table, table_stride, row, row, pages, ROW_STRIDE, COLUMNS)
 
     if (program + 1) * ROWS * SLOTS > total:
         # Padding tokens point at the first padding slot: the front of the first request that is short.
@@ -70,6 +75,3 @@ def uniform_kernel(
         spare = tl.where(short < requests, short * width, 0)
         padding = program * ROWS * SLOTS + tl.arange(0, ROWS * SLOTS)
         tl.store(token_slot + padding, padding * 0 + spare, mask=(padding >= total) & (padding < tokens))
-
-    pages = pages_of(tl.max(length, 1), PAGE, WIDTH)
-    copy_pages(table, row_table, table_stride, row, row, pages, ROW_STRIDE, COLUMNS)
