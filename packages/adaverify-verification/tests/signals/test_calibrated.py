@@ -203,6 +203,18 @@ def test_ready_waits_for_every_regime_in_use(simulate, outcome):
     assert signal._fits[SAMPLED].refits == 0
 
 
+def test_ready_again_when_the_slot_falls_silent(simulate, outcome):
+    """A request that ended without a forget holds the others up for eight steps and not for ever."""
+    signal = make()
+    simulate(signal, 100)
+    signal.learn(outcome([2], slots=[7], generations=1, sampled=True))
+    states = []
+    for _ in range(9):
+        signal.learn(outcome([2], slots=[0]))
+        states.append(signal.ready()[0])
+    assert states == [False] * 7 + [True] * 2
+
+
 def test_fault_slot_successor_is_never_its_predecessor(outcome):
     """A recycled slot starts unknown, and a late outcome of its predecessor does not count.
 

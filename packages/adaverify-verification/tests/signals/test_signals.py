@@ -49,11 +49,26 @@ def test_confidences_are_probabilities_for_any_score(descriptor, outcome):
 
 
 @EVERY
-def test_padding_slots_are_masked_never_an_index(descriptor):
+def test_padding_slots_are_masked_never_an_index(descriptor, outcome):
     """-1 and a slot past the end are answered like any row and reach no memory outside (vllm #50939)."""
+    signal, fresh = (descriptor.factory(LIMITS, CPU) for _ in range(2))
+    for _ in range(40):
+        signal.learn(outcome([0] * 6))
+    slots = torch.tensor([-1, 0, 6, 99])
+    values, prior = (s.confidences(torch.zeros(4, 4), slots) for s in (signal, fresh))
+    assert torch.equal(values[[0, 2, 3]], prior[[0, 2, 3]])
+    if descriptor in (CALIBRATED, ACCEPTANCE_HISTORY):
+        assert float(values[1, 0]) < 0.5
+
+
+@pytest.mark.parametrize("descriptor", [CALIBRATED, ACCEPTANCE_HISTORY], ids=lambda d: d.name)
+def test_outcomes_of_unknown_slots_are_reported(descriptor, outcome):
+    """Slots past max_requests teach nothing, and the reason says so: no silent warm-up for ever."""
     signal = descriptor.factory(LIMITS, CPU)
-    values = signal.confidences(torch.zeros(3, 4), torch.tensor([-1, 0, 99]))
-    assert bool(torch.isfinite(values).all())
+    for _ in range(40):
+        signal.learn(outcome([2, 1], slots=[6, 900]))
+    ready, reason = signal.ready()
+    assert not ready and "80 outcomes of slots outside 0 .. 5" in reason
 
 
 @EVERY

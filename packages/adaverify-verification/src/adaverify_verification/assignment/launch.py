@@ -10,8 +10,8 @@ from adaverify_contracts import Limits, LimitsError
 if TYPE_CHECKING:
     import torch
 
-# One program holds every key in registers: 1024 x 15 keys on 512 threads are 30 registers a thread. Beyond
-# that one program spills, and a second launch would cost more than the counts it saves.
+# One program holds every key in registers: 1024 x 15 keys on 512 threads are 30 registers a thread. Larger
+# batches have not been compiled or tested.
 MAX_REQUESTS = 1024
 MAX_DRAFT_TOKENS = 15
 

@@ -47,7 +47,7 @@ class CalibratedSignal:
         self._width = width
         # Row = regime, column 0 the slope, then the intercepts.
         self._parameters = torch.zeros(len(REGIMES), width + 1, dtype=torch.float32, device=device)
-        self._regime_of_slot = torch.zeros(rows, dtype=torch.int64, device=device)
+        self._regime_of_slot = torch.zeros(rows + 1, dtype=torch.int64, device=device)
         self._regimes = torch.zeros(rows, dtype=torch.int64, device=device)
         self._gathered = torch.zeros(rows, width + 1, dtype=torch.float32, device=device)
         self._upload_parameters()
@@ -90,7 +90,7 @@ class CalibratedSignal:
             self._upload_regimes()
 
     def ready(self) -> tuple[bool, str]:
-        """Return whether every regime in use is fitted; with none in use, whether any is."""
+        """Return whether every regime of recent requests is fitted; with none, whether any is."""
         return self._book.ready({regime: fit.ready() for regime, fit in self._fits.items()})
 
     def reliability(self) -> dict[str, list[dict[str, float | int | None]]]:
