@@ -61,7 +61,7 @@ def decode_batches(
     Args:
         draw: given by hypothesis.
         limits: what the builder under test was made for.
-        uniform: True draws equal lengths with ``uniform_query_len`` set, False leaves it None, None does both.
+        uniform: True draws equal lengths with ``uniform_query_len`` set, False leaves it None, None both.
         min_query_len: shortest length of a real request; 0 makes requests without tokens occur.
         unused_page: value in the block-table columns that nothing may read.
 
