@@ -21,6 +21,7 @@ from adaverify_contracts.errors import (
     PlanError,
     PluginError,
     PromptError,
+    SettingsError,
     StaleBufferError,
     UnknownNameError,
 )
@@ -100,6 +101,7 @@ __all__ = [
     "PromptError",
     "Requirements",
     "Seen",
+    "SettingsError",
     "Signal",
     "SignalDescriptor",
     "Snapshot",

@@ -41,6 +41,22 @@ class DescriptorError(AdaverifyError):
     """A descriptor or value type was built with a field that breaks its contract."""
 
 
+class SettingsError(AdaverifyError):
+    """Settings are wrong; ``problems`` maps every offending variable to (value, expected form)."""
+
+    def __init__(self, problems: dict[str, tuple[object, str]], *, remedy: str | None = None) -> None:
+        self.problems = problems
+        listing = "; ".join(
+            f"{name} is {value!r}, expected {expected}" for name, (value, expected) in problems.items()
+        )
+        super().__init__(
+            f"settings are not usable ({listing})",
+            arrived={name: value for name, (value, _) in problems.items()},
+            allowed="; ".join(f"{name}: {expected}" for name, (_, expected) in problems.items()),
+            remedy=remedy or f"correct or unset {', '.join(problems)}",
+        )
+
+
 class PluginError(AdaverifyError):
     """A plugin cannot be used. ``plugin`` names it as its entry point does."""
 
