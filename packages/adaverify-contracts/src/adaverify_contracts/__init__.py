@@ -23,6 +23,7 @@ from adaverify_contracts.errors import (
     PromptError,
     SettingsError,
     StaleBufferError,
+    TraceError,
     UnknownNameError,
 )
 from adaverify_contracts.graphs import CapturedGraph, GraphBackend, GraphBackendDescriptor, GraphKey
@@ -112,6 +113,7 @@ __all__ = [
     "StrategyFactory",
     "TargetModel",
     "Tokenizer",
+    "TraceError",
     "UnknownNameError",
     "ceil_div",
     "hookimpl",

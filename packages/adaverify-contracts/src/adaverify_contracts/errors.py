@@ -179,3 +179,22 @@ class ModelFileError(EngineError):
 
 class PromptError(EngineError):
     """Prompts are missing, unreadable or empty."""
+
+
+class TraceError(AdaverifyError):
+    """A trace cannot be written or read; ``path`` and ``line`` (from 1, None for the whole file) say where."""
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        path: str,
+        line: int | None = None,
+        arrived: object = None,
+        allowed: str | None = None,
+        remedy: str | None = None,
+    ) -> None:
+        self.path = path
+        self.line = line
+        where = path if line is None else f"{path}:{line}"
+        super().__init__(f"{where}: {problem}", arrived=arrived, allowed=allowed, remedy=remedy)
