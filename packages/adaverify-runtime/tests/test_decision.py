@@ -1,9 +1,9 @@
 """The one decision: which strategy a step uses and why."""
 
 import pytest
-from adaverify_runtime.decision import decide_strategy
 
 from adaverify_contracts import NoStrategyError
+from adaverify_runtime.decision import decide_strategy
 
 
 def test_a_full_batch_takes_the_uniform_path(make):

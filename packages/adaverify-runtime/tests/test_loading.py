@@ -4,10 +4,10 @@ import sys
 import textwrap
 
 import pytest
-from adaverify_runtime.loading import load_plugins
-from adaverify_runtime.settings import PluginSettings, Settings
 
 from adaverify_contracts import DuplicateNameError, LoadOutcome, PluginError
+from adaverify_runtime.loading import load_plugins
+from adaverify_runtime.settings import PluginSettings, Settings
 
 GOOD = """
 from adaverify_contracts import BudgetReads, PolicyDescriptor, hookimpl
@@ -98,9 +98,7 @@ def test_an_unnamed_failure_is_reported_with_its_traceback(install, outcomes, so
 
 @pytest.mark.parametrize("setting", ["enabled", "required"])
 @pytest.mark.parametrize(("source", "outcome", "words"), FAILURES.values(), ids=FAILURES)
-def test_a_named_failure_is_an_error_that_lists_what_was_discovered(
-    install, source, outcome, words, setting
-):
+def test_a_named_failure_is_an_error_that_lists_what_was_discovered(install, source, outcome, words, setting):
     """vllm #48277: the same failure of a plugin that the user named stops the start."""
     install("bad-dist", "test-bad", source)
     install("good-dist", "test-good", GOOD)
@@ -218,7 +216,9 @@ def test_two_distributions_with_one_descriptor_name_are_an_error(install):
     """A duplicate stops the start even when nobody named the plugins."""
     install("one-dist", "test-one", GOOD.replace("{name}", "shared"))
     install("two-dist", "test-two", GOOD.replace("{name}", "shared"))
-    with pytest.raises(DuplicateNameError, match="policy 'shared' is registered by both one-dist and two-dist"):
+    with pytest.raises(
+        DuplicateNameError, match="policy 'shared' is registered by both one-dist and two-dist"
+    ):
         load_plugins(PluginSettings())
 
 

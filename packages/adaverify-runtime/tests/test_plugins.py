@@ -1,7 +1,6 @@
 """The plugin manager: one plugin at a time, whole or not at all."""
 
 import pytest
-from adaverify_runtime.plugins import REGISTRATION_HOOKS, PluginManager, pick
 
 from adaverify_contracts import (
     DuplicateNameError,
@@ -12,6 +11,7 @@ from adaverify_contracts import (
     hookimpl,
     hookspecs,
 )
+from adaverify_runtime.plugins import REGISTRATION_HOOKS, PluginManager, pick
 
 
 def strategies(*descriptors):
@@ -93,7 +93,8 @@ def test_every_hook_is_called_once_in_the_order_of_the_hook_specs(make):
         ((descriptor, plugin, owner, version),) = [
             (item.descriptor.name, item.plugin, item.owner, item.version) for item in entries
         ]
-        assert descriptor and (plugin, owner, version) == ("everything", "every-dist", "1.2")
+        assert descriptor
+        assert (plugin, owner, version) == ("everything", "every-dist", "1.2")
     # Asking again resolves nothing again.
     assert len(calls) == len(specs)
 
@@ -111,7 +112,9 @@ def test_a_duplicate_name_names_both_distributions_and_leaves_the_first(make):
     manager = PluginManager()
     manager.register(strategies(make.strategy("same")), "first", owner="dist-one")
     with pytest.raises(DuplicateNameError, match=r"decode strategy 'same'.*dist-one and dist-two") as caught:
-        manager.register(strategies(make.strategy("fresh"), make.strategy("same")), "second", owner="dist-two")
+        manager.register(
+            strategies(make.strategy("fresh"), make.strategy("same")), "second", owner="dist-two"
+        )
     assert caught.value.owners == ("dist-one", "dist-two")
     assert [item.descriptor.name for item in manager.decode_strategies()] == ["same"]
     assert [item.name for item in manager.plugins()] == ["first"]

@@ -105,8 +105,28 @@ class PlannerSettings(_Section):
 
     model_config = SettingsConfigDict(env_prefix="ADAVERIFY_PLANNER_")
 
-    signal: str = Field(default="calibrated", min_length=1, description="the name of a registered signal")
-    policy: str = Field(default="ratio", min_length=1, description="the name of a registered policy")
+    mode: Mode = Field(default="adaptive", description="none, fixed or adaptive")
+    signal: str = Field(
+        default="calibrated", min_length=1, description="the name of a registered confidence signal"
+    )
+    policy: str = Field(default="ratio", min_length=1, description="the name of a registered budget policy")
+    margin: float = Field(
+        default=0.02, ge=0, le=10, description="a number in 0 .. 10: gain over full verification to ask for"
+    )
+    hysteresis: float = Field(
+        default=0.005, ge=0, le=1, description="a number in 0 .. 1: gain below which the tier stays"
+    )
+    warmup_steps: int = Field(
+        default=32, ge=0, description="an int >= 0: most steps verified fully while the signal learns"
+    )
+    explore_share: float = Field(
+        default=0.01, ge=0, le=0.5, description="a number in 0 .. 0.5: time that exploration may lose"
+    )
+    online: bool = Field(default=True, description="true or false: refresh the cost model while serving")
+    lossless: Literal["downgrade", "refuse"] = Field(default="downgrade", description="downgrade or refuse")
+    mixed_tiers: bool = Field(
+        default=False, description="true or false: pad batches with prefill chunks to the tiers too"
+    )
 
 
 class GraphSettings(_Section):
