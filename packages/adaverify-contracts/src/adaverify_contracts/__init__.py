@@ -5,6 +5,7 @@ from adaverify_contracts.capability import Capability, KernelReport, ProbeDescri
 from adaverify_contracts.enums import BudgetReads, GraphSupport, KernelLevel, LoadOutcome, PlanState, Seen
 from adaverify_contracts.errors import (
     AdaverifyError,
+    CalibrationError,
     CapabilityError,
     CaptureError,
     CostTableError,
@@ -58,6 +59,7 @@ __all__ = [
     "Attend",
     "BudgetCandidates",
     "BudgetReads",
+    "CalibrationError",
     "Capability",
     "CapabilityError",
     "CaptureError",

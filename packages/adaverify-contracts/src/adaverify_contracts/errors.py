@@ -157,6 +157,10 @@ class FingerprintMismatchError(CostTableError):
         )
 
 
+class CalibrationError(AdaverifyError):
+    """Saved calibration is malformed, or belongs to another signal, drafter or K."""
+
+
 class GraphError(AdaverifyError):
     """A graph cannot be planned, captured or replayed."""
 
