@@ -6,15 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from adaverify_contracts import (
-    DecodeBatch,
-    DecodeRowBuilder,
-    GraphBackend,
-    GraphKey,
-    GraphSupport,
-    Limits,
-    Plan,
-)
 from adaverify_graphs import (
     BufferSet,
     CaptureReport,
@@ -24,9 +15,18 @@ from adaverify_graphs import (
     capture_query_lens,
     choose_ladder,
 )
-from adaverify_verification import Assignment
 
+from adaverify_contracts import (
+    DecodeBatch,
+    DecodeRowBuilder,
+    GraphBackend,
+    GraphKey,
+    GraphSupport,
+    Limits,
+    Plan,
+)
 from adaverify_runtime.staging import Staged, StaticInputs
+from adaverify_verification import Assignment
 
 Step = Callable[[Staged, GraphKey], Any]
 """The caller's part of a decode step: attention, model, sampling; it reads ``Staged`` and its own buffers."""
@@ -84,9 +84,7 @@ class GraphedSteps:
         """Token counts that are really captured, rising."""
         return tuple(sorted({key.tokens for key in self.cache.keys}))
 
-    def ladder(
-        self, expected: Mapping[int, float] | None, bytes_of: Callable[[int], int] | None
-    ) -> Ladder:
+    def ladder(self, expected: Mapping[int, float] | None, bytes_of: Callable[[int], int] | None) -> Ladder:
         """Return the sizes to capture; a limit in bytes needs ``bytes_of``, else captures check it one by one."""
         limit = self._bytes_limit if bytes_of is not None else None
         return choose_ladder(self._limits, expected, self._max_graphs, limit, bytes_of)

@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from adaverify_graphs import CaptureReport, Progress
+
 from adaverify_contracts import (
     Capability,
     DecodeBatch,
@@ -20,14 +22,12 @@ from adaverify_contracts import (
     StepRecord,
     StepState,
 )
-from adaverify_graphs import CaptureReport, Progress
-from adaverify_verification import Assignment, VerificationManager
-
 from adaverify_runtime.capture import GraphedSteps, Step
 from adaverify_runtime.decision import Decision, decide_strategy
 from adaverify_runtime.observers import DisabledObserver, ObserverQueue
 from adaverify_runtime.report import StartupReport
 from adaverify_runtime.staging import PerRequest, Staged, StaticInputs
+from adaverify_verification import Assignment, VerificationManager
 
 # Outcomes arrive a few steps after their stage; strategies of steps whose outcome never came are dropped.
 _STAGED_DEPTH = 64
