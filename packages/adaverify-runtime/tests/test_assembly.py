@@ -179,7 +179,7 @@ def test_a_single_trimmed_request_takes_the_uniform_path(verifier):
     assert 0 < plan.budget < 15
     staged = checker.stage(plan, *tensors([15], [9]), table_of(limits))
     assert staged.strategy == "uniform"
-    assert "single request" in staged.reason
+    assert f"query length {1 + plan.budget}" in staged.reason
     assert staged.rows.row_lens.tolist() == [list(range(10, 11 + plan.budget))]
 
 
@@ -580,7 +580,7 @@ def test_a_captured_step_serves_other_lengths_of_its_size(verifier, real_plugins
         inputs = (*tensors([3, 3, 3], [7, 6, 8]), table_of())
         replayed = checker.replay(plan, *inputs)
         assert replayed.result == replayed.key.tokens == plan.tier
-        lens, table = seen[-1]
+        lens, _ = seen[-1]
         key = replayed.key
         staged = checker.stage(plan, *inputs, padded_requests=key.requests, padded_tokens=key.tokens)
         if staged.strategy == "reference":

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from adaverify_graphs import GraphMode, resolve_mode
 
 from adaverify_capability import probe
 from adaverify_contracts import (
@@ -21,6 +20,7 @@ from adaverify_contracts import (
     NoStrategyError,
     Seen,
 )
+from adaverify_graphs import GraphMode, resolve_mode
 from adaverify_runtime.backends import BackendSelection, select_backend
 from adaverify_runtime.capture import GraphedSteps
 from adaverify_runtime.loading import load_plugins
@@ -147,14 +147,13 @@ def assemble(
     uniform = _allocate(selection.uniform, limits, ground)
     manager, notes = _manager(ground, limits, drafter, cost_table)
     graphs = None
-    if level.support is not GraphSupport.NEVER and backends.chosen is not None:
-        builder = uniform if level.support is GraphSupport.UNIFORM_BATCH and uniform is not None else ragged
-        assert builder is not None, "select_strategies returned neither strategy"
+    captured = uniform if level.support is GraphSupport.UNIFORM_BATCH and uniform is not None else ragged
+    if level.support is not GraphSupport.NEVER and backends.chosen is not None and captured is not None:
         graphs = GraphedSteps(
             backends.chosen.factory(ground.device),
             limits,
             level.support,
-            builder,
+            captured,
             inputs,
             manager.buffers,
             max_graphs=settings.graphs.max_graphs,
@@ -245,9 +244,8 @@ def _manager(
     backend, why = assign_backend(ground.device, ground.capability, limits)
     notes = [f"assignment: {backend}, {why}"]
     if drafter is None:
-        notes.append(
-            "drafter: not declared, so sampled requests are planned as if its scores saw the drawn token"
-        )
+        strictest = "sampled requests are planned as if its scores had seen the drawn token"
+        notes.append(f"drafter: not declared, so {strictest}")
     manager = VerificationManager(
         limits,
         ground.device,

@@ -6,15 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from adaverify_graphs import (
-    BufferSet,
-    CaptureReport,
-    GraphCache,
-    Ladder,
-    Progress,
-    capture_query_lens,
-    choose_ladder,
-)
 
 from adaverify_contracts import (
     DecodeBatch,
@@ -24,6 +15,15 @@ from adaverify_contracts import (
     GraphSupport,
     Limits,
     Plan,
+)
+from adaverify_graphs import (
+    BufferSet,
+    CaptureReport,
+    GraphCache,
+    Ladder,
+    Progress,
+    capture_query_lens,
+    choose_ladder,
 )
 from adaverify_runtime.staging import Staged, StaticInputs
 from adaverify_verification import Assignment
@@ -35,8 +35,8 @@ Step = Callable[[Staged, GraphKey], Any]
 class GraphedSteps:
     """Captured decode steps over static inputs.
 
-    A captured step builds the rows from the assignment's static boundaries and then runs the caller's step. The
-    assignment itself is launched before the replay, since its budget and its confidences are per step.
+    A captured step builds the rows from the assignment's static boundaries and then runs the caller's step.
+    The assignment itself is launched before the replay, since its budget and its confidences are per step.
 
     Args:
         backend: captures and replays.
@@ -85,7 +85,7 @@ class GraphedSteps:
         return tuple(sorted({key.tokens for key in self.cache.keys}))
 
     def ladder(self, expected: Mapping[int, float] | None, bytes_of: Callable[[int], int] | None) -> Ladder:
-        """Return the sizes to capture; a limit in bytes needs ``bytes_of``, else captures check it one by one."""
+        """Return the sizes to capture; without ``bytes_of`` a byte limit is checked capture by capture."""
         limit = self._bytes_limit if bytes_of is not None else None
         return choose_ladder(self._limits, expected, self._max_graphs, limit, bytes_of)
 
