@@ -176,6 +176,7 @@ class VerificationManager:
             everything = np.array([state.max_budget], dtype=np.int64)
             prospects = survey(state, quantised, self.cost, tiers, budgets=everything)
         entry.probe = choice.probe
+        entry.foreseen &= choice.kind is not PlanState.WARMING
         return write_plan(
             state, prospects, choice.index, kind=choice.kind, reason=choice.reason, lag=lag
         )
@@ -227,6 +228,7 @@ class VerificationManager:
         lag = state.step - snapshot.step
         row = lookup(snapshot.slots, snapshot.generations, state)
         known = row >= 0
+        entry.foreseen = bool(known.all())
         quantised = np.full((state.requests, self.limits.draft_tokens), SCORE_MAX, dtype=np.int32)
         quantised[known] = scores(snapshot.confidences[row[known]])
         return quantised, lag
@@ -293,7 +295,7 @@ class VerificationManager:
                 trimmed=plan.budget < entry.state.max_budget,
                 predicted_seconds=plan.predicted_seconds if entry.creditable else None,
                 seconds=outcome.seconds,
-                predicted_tokens=plan.predicted_tokens if plan.lag is not None else 0.0,
+                predicted_tokens=plan.predicted_tokens if entry.foreseen else 0.0,
                 tokens=outcome.emitted,
             )
         if self.options.online and entry.creditable and outcome.seconds is not None and plan.requests:
