@@ -58,7 +58,8 @@ class AcceptanceHistorySignal:
         current, renewed = self._book.observe(outcome)
         self._slot_accepted[renewed] = self._slot_labels[renewed] = 0.0
         position = np.arange(self._width)
-        labelled = position < label_counts(outcome)[:, None]
+        counts = np.where(self._book.known(outcome.slots), label_counts(outcome), 0)
+        labelled = position < counts[:, None]
         yes = labelled & (position < outcome.accepted[:, None])
         for regime in (GREEDY, SAMPLED):
             mine = outcome.sampled == (regime == SAMPLED)

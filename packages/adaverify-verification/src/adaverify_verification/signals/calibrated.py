@@ -120,7 +120,7 @@ class CalibratedSignal:
 
     def _bound(self, used: np.ndarray, slots: np.ndarray, counts: np.ndarray) -> np.ndarray:
         """Drop whole runs of slots that had their share; cutting inside a run would drop rejections only."""
-        known = (slots >= 0) & (slots < len(used))
+        known = self._book.known(slots)
         safe = np.where(known, slots, 0)
         counts = np.where(known & (used[safe] < LABELS_PER_SLOT), counts, 0)
         np.add.at(used, safe, counts)

@@ -23,6 +23,10 @@ class SlotBook:
         self._generation = np.full(slots, -1, np.int64)
         self._closed = np.zeros(slots, bool)
 
+    def known(self, slots: np.ndarray) -> np.ndarray:
+        """Return bool [R]: which of ``slots`` int64 [R] exist."""
+        return (slots >= 0) & (slots < len(self.regime))
+
     def observe(self, outcome: StepOutcome) -> tuple[np.ndarray, np.ndarray]:
         """Take over generations and regimes.
 
@@ -31,7 +35,7 @@ class SlotBook:
             that have a new holder since the last outcome.
         """
         slots, generations = outcome.slots, outcome.generations
-        known = (slots >= 0) & (slots < len(self.regime))
+        known = self.known(slots)
         safe = np.where(known, slots, 0)
         newer = known & (generations > self._generation[safe])
         current = newer | (known & (generations == self._generation[safe]) & ~self._closed[safe])
