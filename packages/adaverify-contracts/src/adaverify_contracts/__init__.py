@@ -22,7 +22,9 @@ from adaverify_contracts.errors import (
     PlanError,
     PluginError,
     PromptError,
+    SettingsError,
     StaleBufferError,
+    TraceError,
     UnknownNameError,
 )
 from adaverify_contracts.graphs import CapturedGraph, GraphBackend, GraphBackendDescriptor, GraphKey
@@ -102,6 +104,7 @@ __all__ = [
     "PromptError",
     "Requirements",
     "Seen",
+    "SettingsError",
     "Signal",
     "SignalDescriptor",
     "Snapshot",
@@ -112,6 +115,7 @@ __all__ = [
     "StrategyFactory",
     "TargetModel",
     "Tokenizer",
+    "TraceError",
     "UnknownNameError",
     "ceil_div",
     "hookimpl",

@@ -41,6 +41,22 @@ class DescriptorError(AdaverifyError):
     """A descriptor or value type was built with a field that breaks its contract."""
 
 
+class SettingsError(AdaverifyError):
+    """Settings are wrong; ``problems`` maps every offending variable to (value, expected form)."""
+
+    def __init__(self, problems: dict[str, tuple[object, str]], *, remedy: str | None = None) -> None:
+        self.problems = problems
+        listing = "; ".join(
+            f"{name} is {value!r}, expected {expected}" for name, (value, expected) in problems.items()
+        )
+        super().__init__(
+            f"settings are not usable ({listing})",
+            arrived={name: value for name, (value, _) in problems.items()},
+            allowed="; ".join(f"{name}: {expected}" for name, (_, expected) in problems.items()),
+            remedy=remedy or f"correct or unset {', '.join(problems)}",
+        )
+
+
 class PluginError(AdaverifyError):
     """A plugin cannot be used. ``plugin`` names it as its entry point does."""
 
@@ -167,3 +183,22 @@ class ModelFileError(EngineError):
 
 class PromptError(EngineError):
     """Prompts are missing, unreadable or empty."""
+
+
+class TraceError(AdaverifyError):
+    """A trace cannot be written or read; ``path`` and ``line`` (from 1, None for the whole file) say where."""
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        path: str,
+        line: int | None = None,
+        arrived: object = None,
+        allowed: str | None = None,
+        remedy: str | None = None,
+    ) -> None:
+        self.path = path
+        self.line = line
+        where = path if line is None else f"{path}:{line}"
+        super().__init__(f"{where}: {problem}", arrived=arrived, allowed=allowed, remedy=remedy)

@@ -1,0 +1,1 @@
+"""Settings, plugin manager, strategy selection and start-up report; assembles a verifier."""
