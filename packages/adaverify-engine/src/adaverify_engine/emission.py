@@ -28,8 +28,7 @@ class Decided:
 
 
 def emit(request: Request, decided: Decided, index: int, logits: torch.Tensor) -> tuple[Event, int]:
-    """Append the tokens of sequence ``index`` until one ends the request; return the event and the tokens
-    cut.
+    """Append the tokens of sequence ``index`` until one ends the request; return the event and the cut.
 
     Only tokens that the target decided arrive here. A draft that was refused or not admitted is in none of
     the request's tokens, text, stop detection, gaps or log-probabilities.

@@ -123,8 +123,7 @@ class Executor:
         return prompt if inputs is None else inputs.joined(prompt)
 
     def _deciding(self, hidden: torch.Tensor, work: Work, width: int) -> torch.Tensor:
-        """Return the hidden states that may emit: every decode token and the last one of a finishing
-        prefill."""
+        """Return the hidden states that may emit: all decode tokens, the last of each finishing prefill."""
         if not work.chunks:
             return hidden
         rows, at = list(range(width)), width

@@ -71,9 +71,8 @@ class EngineStats:
     def as_dict(self) -> dict[str, Any]:
         """Return counters and derived rates, JSON-ready."""
         names = (
-            "steps decode_steps decode_requests prompt_tokens emitted drafted verified accepted discarded
-            wasted "
-            "accepted_length mean_budget acceptance_of_drafted acceptance_of_verified total_seconds"
+            "steps decode_steps decode_requests prompt_tokens emitted drafted verified accepted discarded "
+            "wasted accepted_length mean_budget acceptance_of_drafted acceptance_of_verified total_seconds"
         )
         return {name: getattr(self, name) for name in names.split()} | {"seconds": dict(self.seconds)}
 
