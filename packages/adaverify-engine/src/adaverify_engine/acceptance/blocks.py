@@ -14,12 +14,13 @@ BLOCK = 256
 
 
 def blocked(values: torch.Tensor, fill: float) -> torch.Tensor:
-    """Return ``values`` [N, V] as [N, ceil(V / BLOCK), BLOCK], the tail padded with ``fill``."""
+    """Return ``values`` [N, V] as [N, blocks, min(V, BLOCK)], the tail padded with ``fill``."""
     rows, width = values.shape
-    tail = -width % BLOCK
+    lanes = min(BLOCK, width)
+    tail = -width % lanes
     if tail:
         values = torch.nn.functional.pad(values, (0, tail), value=fill)
-    return values.reshape(rows, -1, BLOCK)
+    return values.reshape(rows, -1, lanes)
 
 
 def top_two(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -37,11 +38,11 @@ def top_two(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Ten
     rows = torch.arange(len(logits), device=logits.device)
     inner = blocks[rows, block]
     lane = (inner == best[:, None]).to(torch.uint8).argmax(dim=1)
-    lanes = torch.arange(BLOCK, device=logits.device)
+    lanes = torch.arange(blocks.shape[2], device=logits.device)
     beside = inner.masked_fill(lanes == lane[:, None], float("-inf")).amax(dim=1)
     others = torch.arange(peaks.shape[1], device=logits.device)
     elsewhere = peaks.masked_fill(others == block[:, None], float("-inf")).amax(dim=1)
-    return block * BLOCK + lane, best, best - torch.maximum(beside, elsewhere)
+    return block * blocks.shape[2] + lane, best, best - torch.maximum(beside, elsewhere)
 
 
 def inverse_cdf(weights: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
@@ -65,7 +66,7 @@ def inverse_cdf(weights: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
     fine = inner.double().cumsum(dim=1)
     above = (fine > (target - before)[:, None]) & (inner > 0)
     # Rounding may leave no lane above the target: the last token of positive weight is the one meant.
-    lanes = torch.arange(BLOCK, device=weights.device)
+    lanes = torch.arange(blocks.shape[2], device=weights.device)
     last = torch.where(inner > 0, lanes, -1).amax(dim=1)
     lane = torch.where(above.any(dim=1), above.to(torch.uint8).argmax(dim=1), last)
-    return block * BLOCK + lane
+    return block * blocks.shape[2] + lane
