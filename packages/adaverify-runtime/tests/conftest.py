@@ -1,6 +1,7 @@
 """Fixtures: an environment without our variables, and descriptors made on the spot."""
 
 import os
+from importlib.metadata import EntryPoint
 from types import SimpleNamespace
 
 import pytest
@@ -24,6 +25,7 @@ from adaverify_contracts import (
     SignalDescriptor,
     StepRecord,
 )
+from adaverify_runtime import PluginSettings, load_plugins
 
 
 @pytest.fixture(autouse=True)
@@ -118,3 +120,25 @@ def make():
         drafter=lambda name="echo": DrafterDescriptor(name, Seen.HISTORY, True, nothing),
         model=lambda name="toy": ModelDescriptor(name, "a toy", nothing),
     )
+
+
+REAL_PLUGINS = {
+    "capability": "adaverify_capability.hooks",
+    "graphs": "adaverify_graphs.hooks",
+    "reference": "adaverify_reference.hooks",
+    "verification": "adaverify_verification.hooks",
+}
+
+
+@pytest.fixture
+def real_plugins():
+    """Load the real built-ins by entry point, as an installation would, and whatever a test adds."""
+
+    def load(*more, settings=None):
+        points = [EntryPoint(name, value, "adaverify") for name, value in REAL_PLUGINS.items()]
+        manager = load_plugins(settings or PluginSettings(), entry_points=points)
+        for number, plugin in enumerate(more):
+            manager.register(plugin, f"extra-{number}", owner="extra-dist")
+        return manager
+
+    return load

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from adaverify_contracts import Capability, CapabilityError, GraphBackendDescriptor
-
 from adaverify_runtime.plugins import PluginManager, pick
 
 
@@ -42,9 +41,7 @@ def select_backend(
     entries = sorted(
         plugins.graph_backends(), key=lambda entry: (-entry.descriptor.priority, entry.descriptor.name)
     )
-    reasons = {
-        entry.descriptor.name: entry.descriptor.requirements.unmet(capability) for entry in entries
-    }
+    reasons = {entry.descriptor.name: entry.descriptor.requirements.unmet(capability) for entry in entries}
     chosen = next((entry.descriptor for entry in entries if not reasons[entry.descriptor.name]), None)
     if named is not None:
         chosen = pick(tuple(entries), "graph backend", named).descriptor

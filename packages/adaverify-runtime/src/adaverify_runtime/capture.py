@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+
 from adaverify_contracts import (
     DecodeBatch,
     DecodeRowBuilder,
@@ -24,9 +25,8 @@ from adaverify_graphs import (
     capture_query_lens,
     choose_ladder,
 )
-from adaverify_verification import Assignment
-
 from adaverify_runtime.staging import Staged, StaticInputs
+from adaverify_verification import Assignment
 
 Step = Callable[[Staged, GraphKey], Any]
 """The caller's part of a decode step: attention, model, sampling; it reads ``Staged`` and its own buffers."""
@@ -35,8 +35,8 @@ Step = Callable[[Staged, GraphKey], Any]
 class GraphedSteps:
     """Captured decode steps over static inputs.
 
-    A captured step builds the rows from the assignment's static boundaries and then runs the caller's step. The
-    assignment itself is launched before the replay, since its budget and its confidences are per step.
+    A captured step builds the rows from the assignment's static boundaries and then runs the caller's step.
+    The assignment itself is launched before the replay, since its budget and its confidences are per step.
 
     Args:
         backend: captures and replays.
@@ -84,10 +84,8 @@ class GraphedSteps:
         """Token counts that are really captured, rising."""
         return tuple(sorted({key.tokens for key in self.cache.keys}))
 
-    def ladder(
-        self, expected: Mapping[int, float] | None, bytes_of: Callable[[int], int] | None
-    ) -> Ladder:
-        """Return the sizes to capture; a limit in bytes needs ``bytes_of``, else captures check it one by one."""
+    def ladder(self, expected: Mapping[int, float] | None, bytes_of: Callable[[int], int] | None) -> Ladder:
+        """Return the sizes to capture; without ``bytes_of`` a byte limit is checked capture by capture."""
         limit = self._bytes_limit if bytes_of is not None else None
         return choose_ladder(self._limits, expected, self._max_graphs, limit, bytes_of)
 

@@ -7,7 +7,6 @@ from enum import IntEnum
 from typing import Any
 
 from adaverify_contracts import Capability
-
 from adaverify_runtime.backends import BackendCandidate
 from adaverify_runtime.plugins import PluginManager, PluginOutcome, Registered
 from adaverify_runtime.selection import Candidate

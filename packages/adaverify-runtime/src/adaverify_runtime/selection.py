@@ -83,9 +83,7 @@ def select_strategies(
         UnknownNameError: nothing registered ``named``.
         NoStrategyError: the named strategy does not fit, or none does; carries all reasons of all.
     """
-    entries = sorted(
-        plugins.decode_strategies(), key=lambda entry: (-entry.descriptor.priority, entry.descriptor.name)
-    )
+    entries = _ranked(plugins)
     if named is not None:
         pick(tuple(entries), "decode strategy", named)
     reasons = {
@@ -116,6 +114,29 @@ def select_strategies(
     chosen = {descriptor.name for descriptor in (ragged, uniform) if descriptor is not None}
     candidates = tuple(_candidate(entry, reasons, chosen) for entry in entries)
     return Selection(ragged, uniform, candidates, tuple(notes))
+
+
+def review_strategies(
+    plugins: PluginManager,
+    capability: Capability,
+    limits: Limits | None,
+    mode: str,
+    *,
+    use_graphs: bool = False,
+) -> tuple[Candidate, ...]:
+    """Return every registered strategy with all its reasons, best first, choosing none."""
+    entries = _ranked(plugins)
+    reasons = {
+        entry.descriptor.name: _reasons(entry.descriptor, capability, limits, mode, use_graphs)
+        for entry in entries
+    }
+    return tuple(_candidate(entry, reasons, set()) for entry in entries)
+
+
+def _ranked(plugins: PluginManager) -> list[Registered[DecodeStrategyDescriptor]]:
+    return sorted(
+        plugins.decode_strategies(), key=lambda entry: (-entry.descriptor.priority, entry.descriptor.name)
+    )
 
 
 _NOT_RAGGED = "does not read device lengths, so it cannot serve a trimmed batch"

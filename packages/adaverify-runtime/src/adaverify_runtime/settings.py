@@ -134,6 +134,9 @@ class GraphSettings(_Section):
 
     model_config = SettingsConfigDict(env_prefix="ADAVERIFY_GRAPHS_")
 
+    mode: Literal["never", "uniform", "varlen"] | None = Field(
+        default=None, description="never, uniform or varlen; unset means the highest available"
+    )
     backend: str | None = Field(
         default=None, min_length=1, description="the name of a registered graph backend"
     )

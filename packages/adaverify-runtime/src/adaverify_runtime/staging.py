@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+
 from adaverify_contracts import DecodeRows, LayoutError, Limits, Plan, PlanError
 from adaverify_verification import Assignment
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+
 from adaverify_contracts import (
     Capability,
     DecodeBatch,
@@ -21,13 +22,12 @@ from adaverify_contracts import (
     StepState,
 )
 from adaverify_graphs import CaptureReport, Progress
-from adaverify_verification import Assignment, VerificationManager
-
 from adaverify_runtime.capture import GraphedSteps, Step
 from adaverify_runtime.decision import Decision, decide_strategy
 from adaverify_runtime.observers import DisabledObserver, ObserverQueue
 from adaverify_runtime.report import StartupReport
 from adaverify_runtime.staging import PerRequest, Staged, StaticInputs
+from adaverify_verification import Assignment, VerificationManager
 
 # Outcomes arrive a few steps after their stage; strategies of steps whose outcome never came are dropped.
 _STAGED_DEPTH = 64
@@ -68,9 +68,9 @@ class Verifier:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._staged: OrderedDict[int, str] = OrderedDict()
-        self._names = tuple(
-            None if builder is None else builder.strategy for builder in (parts.ragged, parts.uniform)
-        )
+        self._builders = {item.strategy: item for item in (parts.ragged, parts.uniform) if item is not None}
+        self._ragged = None if parts.ragged is None else parts.ragged.strategy
+        self._uniform = None if parts.uniform is None else parts.uniform.strategy
 
     @property
     def report(self) -> StartupReport:
@@ -99,7 +99,7 @@ class Verifier:
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """Every fallback, invalid event, disabled observer and graph miss by name, counted since the start."""
+        """Every fallback, invalid event, disabled observer and graph miss by name, since the start."""
         graphs = self._parts.graphs.cache.counters if self._parts.graphs is not None else {}
         observers = self._parts.observers.counters
         return {**self.manager.counters, **observers, **{f"graph {name}": n for name, n in graphs.items()}}
@@ -136,7 +136,7 @@ class Verifier:
         Raises:
             NoStrategyError: query lengths differ and no strategy reads them from the device.
         """
-        return decide_strategy(plan, *self._names)
+        return decide_strategy(plan, self._ragged, self._uniform)
 
     def stage(
         self,
@@ -180,9 +180,7 @@ class Verifier:
             max_query_len=min(parts.limits.draft_tokens, plan.budget) + 1 if length is None else length,
             uniform_query_len=length,
         )
-        builder = parts.ragged if length is None else parts.uniform
-        assert builder is not None, "decide_strategy named a strategy that has no builder"
-        rows = builder.build(batch)
+        rows = self._builders[decision.strategy].build(batch)
         self._remember(plan.step, decision.strategy)
         return Staged(assignment, rows, decision.strategy, decision.reason)
 

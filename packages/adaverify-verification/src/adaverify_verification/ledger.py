@@ -20,12 +20,15 @@ class Entry:
     Attributes:
         state: the step as it was planned.
         creditable: False when the step's time says nothing about the priced shape (co-scheduled prefill).
+        foreseen: True when the budget knew every request's survivals from a signal that was ready; only then
+            does the predicted number of tokens test the signal.
         probe: set when the step explores.
         notes: names of the fallbacks that the plan took.
     """
 
     state: StepState
     creditable: bool
+    foreseen: bool = False
     probe: Probe | None = None
     notes: list[str] = field(default_factory=list)
 

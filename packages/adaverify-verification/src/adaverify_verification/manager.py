@@ -34,7 +34,7 @@ from adaverify_verification.options import ManagerOptions
 from adaverify_verification.planner import NO_TIERS, Prospects, context_of, survey, write_plan
 from adaverify_verification.policies import AchievedRate
 from adaverify_verification.quantise import SCORE_MAX, scores
-from adaverify_verification.relay import make_relay
+from adaverify_verification.relay import Relay, make_relay
 
 _LOG = logging.getLogger(__name__)
 
@@ -56,6 +56,7 @@ class VerificationManager:
         drafter_seen: what the drafter's score for position k has seen.
         drafter_deterministic: drafts are a function of the prefix; this step's scores then count as history.
         assign_backend: ``torch`` or ``triton``.
+        relay: carries confidences to the host; one of the default depth when None.
 
     Raises:
         PlanError: tiers are not rising positive counts.
@@ -75,6 +76,7 @@ class VerificationManager:
         drafter_seen: Seen,
         drafter_deterministic: bool,
         assign_backend: str = "torch",
+        relay: Relay | None = None,
     ) -> None:
         self.limits = limits
         self.options = options
@@ -84,7 +86,7 @@ class VerificationManager:
         self._decider = Decider(policy.factory(), options)
         self._rate = AchievedRate()
         self._ledger = Ledger()
-        self._relay = make_relay(limits, torch.device(device))
+        self._relay = make_relay(limits, torch.device(device)) if relay is None else relay
         self._live = LiveConfidences(limits, torch.device(device), self.signal, self._relay)
         self._assigner = Assigner(limits, torch.device(device), backend=assign_backend)
         self._budget = torch.zeros(1, dtype=torch.int32, device=device)
@@ -117,6 +119,11 @@ class VerificationManager:
         """Every fallback and invalid event by name, counted since the start."""
         dropped = {"relay-dropped": self._relay.dropped} if self._relay.dropped else {}
         return MappingProxyType({**self._counts, **dropped})
+
+    @property
+    def buffers(self) -> Mapping[str, torch.Tensor]:
+        """Static tensors of the assignment by name; addresses never change, graphs read them."""
+        return self._assigner.buffers
 
     @property
     def margin(self) -> float:
@@ -176,6 +183,7 @@ class VerificationManager:
             everything = np.array([state.max_budget], dtype=np.int64)
             prospects = survey(state, quantised, self.cost, tiers, budgets=everything)
         entry.probe = choice.probe
+        entry.foreseen &= choice.kind is not PlanState.WARMING
         return write_plan(
             state, prospects, choice.index, kind=choice.kind, reason=choice.reason, lag=lag
         )
@@ -227,6 +235,7 @@ class VerificationManager:
         lag = state.step - snapshot.step
         row = lookup(snapshot.slots, snapshot.generations, state)
         known = row >= 0
+        entry.foreseen = bool(known.all())
         quantised = np.full((state.requests, self.limits.draft_tokens), SCORE_MAX, dtype=np.int32)
         quantised[known] = scores(snapshot.confidences[row[known]])
         return quantised, lag
@@ -293,7 +302,7 @@ class VerificationManager:
                 trimmed=plan.budget < entry.state.max_budget,
                 predicted_seconds=plan.predicted_seconds if entry.creditable else None,
                 seconds=outcome.seconds,
-                predicted_tokens=plan.predicted_tokens if plan.lag is not None else 0.0,
+                predicted_tokens=plan.predicted_tokens if entry.foreseen else 0.0,
                 tokens=outcome.emitted,
             )
         if self.options.online and entry.creditable and outcome.seconds is not None and plan.requests:

@@ -1,8 +1,8 @@
 """Survivals as 16-bit integers, so that one total order holds on every rank and on both host and device.
 
-Each function takes a NumPy array or a torch tensor and returns the same kind; the two agree bit for bit, and the
-assignment kernel repeats the same arithmetic. All work is float32: a double or a tree-shaped product would round
-differently and two ranks could disagree about the last admitted draft token.
+Each function takes a NumPy array or a torch tensor and returns the same kind; the two agree bit for bit, and
+the assignment kernel repeats the same arithmetic. All work is float32: a double or a tree-shaped product
+would round differently and two ranks could disagree about the last admitted draft token.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ def quantise(survivals: Array) -> Array:
         int32 of the same shape in 0 .. 65535; monotone, so equal integers fall to the tie rule (maths M1).
     """
     if isinstance(survivals, np.ndarray):
-        return np.floor(survivals * np.float32(SCORE_MAX) + np.float32(0.5)).astype(np.int32)
+        rounded: np.ndarray = np.floor(survivals * np.float32(SCORE_MAX) + np.float32(0.5)).astype(np.int32)
+        return rounded
     return torch.floor(survivals * SCORE_MAX + 0.5).to(torch.int32)
 
 

@@ -119,8 +119,8 @@ class Assigner:
             padded_tokens: T, query tokens to describe, at least the number of real requests.
 
         Returns:
-            Views of the static buffers. The Triton backend only launches: it may be captured and replayed with
-            other values of the same shapes.
+            Views of the static buffers. The Triton backend only launches: it may be captured and replayed
+            with other values of the same shapes.
 
         Raises:
             LayoutError: a shape, dtype or size does not fit; values are never checked.
@@ -139,8 +139,14 @@ class Assigner:
             parameters = self._launches[_launch.block_for(requests)]
             _launch.launch(confidences, scheduled, kv_lens, budget, views, padded_tokens, parameters)
         elif self._on_host:
-            arrays = (confidences, scheduled, kv_lens, budget)
-            assign_host(*(t.numpy() for t in arrays), padded_tokens, tuple(t.numpy() for t in views))
+            assign_host(
+                confidences.numpy(),
+                scheduled.numpy(),
+                kv_lens.numpy(),
+                budget.numpy(),
+                padded_tokens,
+                tuple(view.numpy() for view in views),
+            )
         else:
             results = assign_reference(confidences, scheduled, kv_lens, budget, padded_tokens)
             for view, result in zip(views, results, strict=True):
@@ -184,4 +190,3 @@ class Assigner:
                 f"{self.limits.max_requests}, padded_tokens in 0 .. {self.max_tokens}",
                 remedy="pad every per-request tensor to one R and size the buffers for the largest batch",
             )
-

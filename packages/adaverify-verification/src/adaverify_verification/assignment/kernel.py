@@ -1,9 +1,9 @@
 """One program decides which draft tokens are verified and writes every boundary that follows from it.
 
 For request r and position k: ``s = c[r,0] x ... x c[r,k]`` in float32, left to right,
-``q = floor(s x 65535 + 0.5)`` and ``key = q x 2**P + (2**P - 1 - k)`` with 2**P > K: larger is better, and within a
-request keys fall strictly, so a cut through the keys admits prefixes. The B-th largest key is found bit by bit
-(16 + P counts); keys equal to it belong to different requests and are admitted in request order.
+``q = floor(s x 65535 + 0.5)`` and ``key = q x 2**P + (2**P - 1 - k)`` with 2**P > K: larger is better, and
+within a request keys fall strictly, so a cut through the keys admits prefixes. The B-th largest key is found
+bit by bit (16 + P counts); keys equal to it belong to different requests and are admitted in request order.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def assign_kernel(
         c = tl.load(confidences + r * confidence_stride + k, mask=scheduled_here, other=0.0)
         alive = alive * tl.where(c > 0.0, tl.minimum(c, 1.0), 0.0)
         score = (alive * 65535.0 + 0.5).to(tl.int32)
-        keys = keys + (tl.where(scheduled_here, _key(score, k, POSITION_BITS), -1),)
+        key = tl.where(scheduled_here, _key(score, k, POSITION_BITS), -1)
+        keys = keys + (key,)  # noqa: RUF005 - Triton has no unpacking
 
     room = tl.maximum(padded_tokens - tl.sum(real.to(tl.int32), 0), 0)
     size = tl.minimum(tl.minimum(tl.load(budget), tl.sum(candidates, 0)), room)

@@ -28,8 +28,8 @@ def assign_reference(
 ) -> AssignmentTensors:
     """Admit the B best scheduled positions under (score descending, position, request) (maths section 2).
 
-    B is ``budget`` clamped to [0, min(scheduled positions, padded_tokens - real requests)], so that boundaries
-    never pass the padded tail even when a replayed graph reads a stale budget.
+    B is ``budget`` clamped to [0, min(scheduled positions, padded_tokens - real requests)], so that
+    boundaries never pass the padded tail even when a replayed graph reads a stale budget.
 
     Args:
         confidences: float32 [R, K], any values.

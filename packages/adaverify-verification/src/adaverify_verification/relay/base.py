@@ -1,4 +1,4 @@
-"""The relay's contract, and the ring that keeps it: confidences reach the host late, and nobody waits (design 8)."""
+"""The relay's contract and the ring that keeps it: confidences reach the host late, and nobody waits."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from adaverify_contracts import LayoutError, Limits, LimitsError, Snapshot
 
-# Two entries would do for a lag of one step; four let a reader that is two steps behind still find the snapshot
-# it may use while two copies are under way.
+# Two entries would do for a lag of one step; four let a reader that is two steps behind still find the
+# snapshot it may use while two copies are under way.
 DEFAULT_DEPTH = 4
 
 
@@ -67,8 +67,8 @@ class RingRelay(ABC):
     """A ring of entries, each free, under way or arrived; subclasses move the bytes.
 
     An entry is written only when its last copy has arrived, and never while it is the newest arrived one, so
-    that a stalled device leaves the reader its last snapshot. When no entry qualifies the publication is dropped
-    and counted.
+    that a stalled device leaves the reader its last snapshot. When no entry qualifies the publication is
+    dropped and counted.
 
     Args:
         limits: sizes of the entries.

@@ -1,4 +1,4 @@
-"""The relay of a CPU run: a publication has arrived when it returns, because copying is all there is to it."""
+"""The relay of a CPU run: a publication has arrived when it returns, since a copy is all it takes."""
 
 from __future__ import annotations
 
@@ -37,5 +37,5 @@ class CpuRelay(RingRelay):
                 "the host relay was given a device tensor",
                 arrived=str(confidences.device),
                 allowed="cpu",
-                remedy="make the relay with make_relay(limits, device): reading a device tensor here would wait",
+                remedy="make the relay with make_relay(limits, device); reading this one would wait",
             )

@@ -1,4 +1,4 @@
-"""The relay of an accelerator run: staged on the device, copied by a side stream, read once its event has fired."""
+"""The relay of an accelerator run: staged on the device, copied by a side stream, read once it arrived."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class StreamQueue:
         shape = (depth, limits.max_requests, limits.draft_tokens)
         self._staging = torch.zeros(shape, dtype=torch.float32, device=device)
         self._pinned = torch.zeros(shape, dtype=torch.float32, pin_memory=True)
-        self._host = self._pinned.numpy()
+        self._host: np.ndarray = self._pinned.numpy()
         self._device = device
         self._side = torch.cuda.Stream(device)
         self._staged = [torch.cuda.Event() for _ in range(depth)]
@@ -63,7 +63,8 @@ class StreamQueue:
 
     def host(self, index: int) -> np.ndarray:
         """Return the pinned buffer of entry ``index``, float32 [max_requests, K]; valid once fired."""
-        return self._host[index]
+        buffer: np.ndarray = self._host[index]
+        return buffer
 
 
 class CudaRelay(RingRelay):

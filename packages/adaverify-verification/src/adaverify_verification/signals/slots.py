@@ -1,0 +1,57 @@
+"""What is known about the request in each slot: its generation and its sampling regime."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from adaverify_contracts import StepOutcome
+
+UNKNOWN, GREEDY, SAMPLED = 0, 1, 2
+REGIMES = ("unknown", "greedy", "sampled")
+
+
+class SlotBook:
+    """Generation and regime of each slot, so that nothing crosses from a request to its slot's next holder.
+
+    Args:
+        slots: number of slots.
+    """
+
+    def __init__(self, slots: int) -> None:
+        self.regime = np.zeros(slots, np.int64)
+        self._generation = np.full(slots, -1, np.int64)
+        self._closed = np.zeros(slots, bool)
+
+    def observe(self, outcome: StepOutcome) -> tuple[np.ndarray, np.ndarray]:
+        """Take over generations and regimes.
+
+        Returns:
+            ``current`` bool [R], rows whose request may still hold its slot; ``renewed`` int64 [N], slots
+            that have a new holder since the last outcome.
+        """
+        slots, generations = outcome.slots, outcome.generations
+        known = (slots >= 0) & (slots < len(self.regime))
+        safe = np.where(known, slots, 0)
+        newer = known & (generations > self._generation[safe])
+        current = newer | (known & (generations == self._generation[safe]) & ~self._closed[safe])
+        self._generation[slots[newer]] = generations[newer]
+        self._closed[slots[newer]] = False
+        self.regime[slots[current]] = np.where(outcome.sampled[current], SAMPLED, GREEDY)
+        return current, slots[newer]
+
+    def forget(self, slot: int) -> bool:
+        """Close the slot: late outcomes of its generation no longer count for it. False if there is none."""
+        if not 0 <= slot < len(self.regime):
+            return False
+        self.regime[slot] = UNKNOWN
+        self._closed[slot] = True
+        return True
+
+    def ready(self, answers: Mapping[int, tuple[bool, str]]) -> tuple[bool, str]:
+        """Combine ``answers`` by regime: all regimes that a slot holds now; with none held, any of them."""
+        held = [regime for regime in answers if (self.regime == regime).any()]
+        missing = [regime for regime in held or answers if not answers[regime][0]]
+        ready = not missing if held else len(missing) < len(answers)
+        named = [regime for regime in held or answers if answers[regime][0] == ready]
+        return ready, "; ".join(f"{REGIMES[regime]}: {answers[regime][1]}" for regime in named)

@@ -1,0 +1,1 @@
+"""Decode strategies that run on any torch device; the embedded default."""
