@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from importlib.metadata import EntryPoint
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 import torch
+
 from adaverify_contracts import LoadedModel, ModelGeometry
 from adaverify_engine import Engine, EngineOptions
 from adaverify_engine.drafters import NgramDrafter
-from adaverify_engine.hooks import adaverify_register_drafters
+from adaverify_runtime import PlannerSettings, PluginSettings, Settings, assemble, load_plugins
+from adaverify_verification import CostTable, Fingerprint
 
 VOCABULARY = 50
+BUILT_INS = ("capability", "engine", "graphs", "reference", "verification")
 
 
 class TinyDecoder:
@@ -56,7 +61,7 @@ class TinyDecoder:
 class TinyTokenizer:
     """One letter or two for a token, so that stop texts can span tokens."""
 
-    names = [chr(ord("a") + i) if i < 26 else "x" + chr(ord("a") + i - 26) for i in range(VOCABULARY)]
+    names: ClassVar[list[str]] = [chr(97 + i) if i < 26 else "x" + chr(71 + i) for i in range(VOCABULARY)]
 
     def encode(self, text: str) -> list[int]:
         return [self.names.index(letter) for letter in text]
@@ -101,21 +106,39 @@ def prompts_of(count: int, seed: int = 1) -> list[list[int]]:
     return [torch.randint(0, VOCABULARY, (length,), generator=random).tolist() for length in lengths]
 
 
-MakeEngine = Callable[..., Engine]
+def steep_table(slope: float = 0.2) -> CostTable:
+    """Return made-up prices under which verifying likely rejections never pays: trimming has to happen."""
+    points = [
+        (tokens, requests, context, 0.001 + slope * 0.001 * tokens)
+        for tokens in (1, 2, 4, 8, 16, 32, 64, 128, 256)
+        for requests in (1, 4, 16)
+        for context in (16, 128)
+    ]
+    return CostTable.from_points(Fingerprint.from_mapping({"device": "a test"}), points)
+
+
+def settings_of(**planner) -> Settings:
+    """Return settings that warm up in two steps and keep the made-up prices."""
+    return Settings(planner=PlannerSettings(**({"warmup_steps": 2, "online": False} | planner)))
 
 
 @pytest.fixture
 def make_engine():
-    """Return a factory of engines over the real verifier; closes what it made."""
-    from adaverify_runtime import assemble
-
+    """Return a factory of engines over the real verifier and plugins; closes what it made."""
     made = []
 
-    def make(mode: str = "adaptive", *, model=None, drafter=None, cost_table=None, **changes) -> Engine:
+    def make(mode="adaptive", *, model=None, drafter=None, table=None, settings=None, **changes) -> Engine:
         options = make_options(**changes)
-        (descriptor,) = adaverify_register_drafters()
+        points = [EntryPoint(name, f"adaverify_{name}.hooks", "adaverify") for name in BUILT_INS]
+        plugins = load_plugins(PluginSettings(), entry_points=points)
         verifier = assemble(
-            options.limits, device="cpu", mode=mode, drafter=descriptor, cost_table=cost_table
+            options.limits,
+            device="cpu",
+            mode=mode,
+            settings=settings or settings_of(),
+            plugins=plugins,
+            drafter=plugins.drafters()[0].descriptor,
+            cost_table=steep_table() if table is None else table,
         )
         made.append(verifier)
         drafter = NgramDrafter(options.limits, torch.device("cpu")) if drafter is None else drafter

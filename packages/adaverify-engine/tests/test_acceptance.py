@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+
 from adaverify_engine.acceptance import (
     Sequences,
     accept_equal,
@@ -88,7 +89,7 @@ def test_undrafted_and_trimmed_positions_match_nothing():
 
 
 def toy(seed):
-    """Return target and draft laws over 3 tokens for positions 1, 2 and 3, conditional on the tokens before."""
+    """Return target and draft laws over 3 tokens, one array a position, given the tokens before."""
     random = np.random.default_rng(seed)
     target = [random.dirichlet(np.ones(3), size=3**depth) for depth in range(3)]
     draft = [random.dirichlet(np.ones(3), size=3**depth) for depth in range(2)]
@@ -182,7 +183,7 @@ def test_chi_square_notices_a_wrong_law():
 
 
 def test_bonus_after_a_trimmed_prefix_is_not_a_residual():
-    """With every admitted draft accepted, the next token has the target's law although a draft was trimmed."""
+    """After an accepted trimmed prefix the next token has the target's law, though drafts were left."""
     n = SAMPLES
     rng = np.random.default_rng(3)
     p, q = np.array([0.2, 0.3, 0.5]), np.array([0.6, 0.3, 0.1])

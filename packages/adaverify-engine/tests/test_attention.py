@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from adaverify_contracts import DecodeRows, ModelGeometry
 from adaverify_engine.attention import ChunkAttention, DecodeAttention, attend_rows, locate
 from adaverify_engine.attention.runs import arithmetic_runs, consecutive
 from adaverify_engine.cache import PagedCache
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 PAGE = 4
 GEOMETRY = ModelGeometry("toy", 1, 8, 6, 2, 8, 11, 64, ())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+
 from adaverify_contracts import EngineError
 from adaverify_engine import FinishReason, Sampling
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from adaverify_engine import Sampling
 
 MODES = ("none", "fixed", "adaptive")
@@ -25,6 +26,8 @@ def test_the_three_modes_and_the_oracle_emit_the_same_tokens(make_engine, tiny, 
         results[mode] = run(engine, prompts, Sampling(max_tokens=40))
         if mode != "none":
             assert engine.stats.accepted > 20, "the tiny model must repeat itself, or nothing is tested"
+        if mode == "adaptive" and concurrency > 1:
+            assert engine.stats.verified < engine.stats.drafted, "nothing was trimmed, or nothing is tested"
     for number, prompt in enumerate(prompts):
         expected = tiny.greedy(model, prompt, 40)
         plain = results["none"][number]
@@ -32,6 +35,19 @@ def test_the_three_modes_and_the_oracle_emit_the_same_tokens(make_engine, tiny, 
         assert all(same) or plain.gaps[same.index(False)] < 1e-4
         for mode in ("fixed", "adaptive"):
             assert tiny.same(plain, results[mode][number])
+
+
+def test_padding_to_tiers_changes_no_token(make_engine, tiny):
+    """Steps padded to captured sizes emit the same; padding slots belong to nobody (vllm-ascend #14510)."""
+    prompts, model = tiny.prompts(6), tiny.Decoder()
+    plain = run(make_engine("none", model=model), prompts, Sampling(max_tokens=30))
+    for mode in ("fixed", "adaptive"):
+        engine = make_engine(mode, model=model)
+        engine.verifier.manager.set_tiers((1, 7, 13, 24))
+        model.calls.clear()
+        padded = run(engine, prompts, Sampling(max_tokens=30))
+        assert all(tiny.same(a, b) for a, b in zip(plain, padded, strict=True))
+        assert model.calls.count(7) + model.calls.count(13) > 5
 
 
 @pytest.mark.parametrize("mode", MODES)

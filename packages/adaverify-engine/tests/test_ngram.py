@@ -7,11 +7,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from adaverify_contracts import DrafterDescriptor, Limits, Seen
 from adaverify_engine.drafters import NgramDrafter
 from adaverify_engine.hooks import adaverify_register_drafters
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 
 def drafter(width=4, requests=4):
@@ -119,7 +120,9 @@ def test_score_predicts_acceptance():
     phrases = [random.integers(0, 30, size=12).tolist() for _ in range(6)]
     text = []
     while len(text) < 3000:
-        text += phrases[random.integers(6)][: random.integers(3, 13)] + random.integers(0, 30, size=2).tolist()
+        text += (
+            phrases[random.integers(6)][: random.integers(3, 13)] + random.integers(0, 30, size=2).tolist()
+        )
     pairs = sorted(accepted_by_score(text))
     size = len(pairs) // 4
     bins = [float(np.mean([hit for _, hit in pairs[at * size : (at + 1) * size]])) for at in range(4)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from adaverify_contracts import EngineError
 from adaverify_engine import EngineOptions, Sampling
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from adaverify_contracts import EngineError
-from adaverify_engine.pages import PageAllocator
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from adaverify_contracts import EngineError
+from adaverify_engine.pages import PageAllocator
 
 
 def test_home_run_is_preferred_and_the_null_page_never_given():

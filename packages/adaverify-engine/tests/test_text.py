@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from adaverify_engine.text import Detokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from adaverify_engine.text import Detokenizer
 
 
 class Bytes:

@@ -67,7 +67,6 @@ class Engine:
         self._done: dict[int, Completion] = {}
         self._next_id = 0
         self._step = 0
-        self._drafting = options.draft_tokens > 0 and verifier.manager.mode != "none"
         self.stats = EngineStats()
 
     @property
@@ -202,7 +201,7 @@ class Engine:
     def _draft(self, work: Work) -> DraftBatch:
         """Return this step's drafts; one that could not be emitted in full is not scheduled."""
         width, rows = self._options.draft_tokens, len(work.decode)
-        if not self._drafting or not rows:
+        if not self._drafts_now(work):
             device = self._options.device
             return DraftBatch(
                 torch.full((rows, width), -1, dtype=torch.int64, device=device),
@@ -220,6 +219,13 @@ class Engine:
             )
         return batch
 
+    def _drafts_now(self, work: Work) -> bool:
+        """Return whether this step drafts; asked once a step, and never in mode ``none``."""
+        if not work.decode or self._options.draft_tokens == 0:
+            return False
+        wanted, _ = self._verifier.manager.draft_next(len(work.decode), _kv_tokens(work))
+        return wanted
+
     def _state(self, work: Work, batch: DraftBatch) -> StepState:
         slots = np.array([request.slot for request in work.decode], dtype=np.int64)
         return StepState(
@@ -229,7 +235,7 @@ class Engine:
             scheduled=batch.scheduled,
             emitting=len(work.decode) + len(work.finals),
             other_tokens=sum(chunk.length for chunk in work.chunks),
-            kv_tokens=sum(request.computed + 1 for request in work.decode),
+            kv_tokens=_kv_tokens(work),
             sampled=any(not request.sampling.greedy for request in work.decode),
         )
 
@@ -322,3 +328,8 @@ class Engine:
         stats.drafted += int(batch.scheduled.sum())
         stats.verified += int(outcome.admitted.sum())
         stats.accepted += int(accepted.sum())
+
+
+def _kv_tokens(work: Work) -> int:
+    """Return the KV lengths of the decode requests, certain tokens included, summed."""
+    return sum(request.computed + 1 for request in work.decode)

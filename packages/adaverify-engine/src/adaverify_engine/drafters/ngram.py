@@ -64,8 +64,7 @@ class _History:
         return length
 
     def settle(self, emitted: Sequence[int]) -> None:
-        """Compare the last proposal with what was emitted: one trial a reached position, none after a
-        miss."""
+        """Compare the last proposal with what was emitted: a trial for each position up to a miss."""
         self.hits *= _MEMORY
         self.trials *= _MEMORY
         for guess, token in zip(self.proposed, emitted, strict=False):
