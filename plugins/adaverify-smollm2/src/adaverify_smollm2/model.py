@@ -102,8 +102,8 @@ class LlamaModel:
         self, index: int, layer: LayerWeights, rows: torch.Tensor, turns: torch.Tensor, attend: Attend
     ) -> torch.Tensor:
         config = self._config
-        mixed = layer.query_key_value(rows).view(rows.shape[0], -1, config.head_dim)
         turned = config.heads + config.kv_heads
+        mixed = layer.query_key_value(rows).view(rows.shape[0], turned + config.kv_heads, config.head_dim)
         rotated = rotate(mixed[:, :turned], turns)
         attended = attend(index, rotated[:, : config.heads], rotated[:, config.heads :], mixed[:, turned:])
         return layer.attention_out(attended.reshape(rows.shape[0], config.heads * config.head_dim))

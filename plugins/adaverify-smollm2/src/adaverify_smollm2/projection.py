@@ -40,7 +40,7 @@ class PackedProjection:
     With plain weights oneDNN reorders tiles again in every call. Measured on 2 cores with AMX, the 121
     products of one SmolLM2 step, plain against packed: bfloat16 27.9 against 21.8 ms for 8 rows, 28.5 against
     26.1 for 16, 36.5 against 28.4 for 32, 74.8 against 47.6 for 128; float32 50.3 against 32.6 for 8 rows and
-    near equal from 32.
+    near equal from 32 (medians of 7; ``benchmarks/forward.py`` times whole steps).
 
     In float32 a row's result does not depend on how many rows are multiplied with it, bit for bit (the plain
     product has four variants between 1 and 128 rows). oneDNN's single-row kernel alone sums in another order

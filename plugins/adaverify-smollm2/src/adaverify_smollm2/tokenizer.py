@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,7 @@ class SmolTokenizer:
         control = [token for token, kind in zip(tokens, kinds, strict=True) if kind == _CONTROL]
         merges = [_pair(merge) for merge in file.items("tokenizer.ggml.merges", str)]
         self._codec = _build_codec({token: index for index, token in enumerate(tokens)}, merges, control)
+        self._lock = threading.Lock()
         self._size = len(tokens)
         self._control = tuple(control)
         self._chat = ChatTemplate(file.text("tokenizer.chat_template"), self._control)
@@ -67,10 +69,11 @@ class SmolTokenizer:
         return self._stop_tokens
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of plain text. A marker spelt out in the text is text, not a marker."""
-        # The flag is set before each use, since encode and chat share one codec; the calls do not interleave.
-        self._codec.encode_special_tokens = True
-        return self._codec.encode(text, add_special_tokens=False).ids
+        """Return the ids of plain text. A marker spelt out in the text is text, not a marker.
+
+        Raises ``PromptError`` for text that has no UTF-8 form, that is, with half a surrogate pair in it.
+        """
+        return self._encode(text, markers=False)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of ``tokens``, markers skipped.
@@ -97,9 +100,22 @@ class SmolTokenizer:
         Raises:
             PromptError: no message, another shape, or a message that contains a marker.
         """
-        text = self._chat.render(messages)
-        self._codec.encode_special_tokens = False
-        return self._codec.encode(text, add_special_tokens=False).ids
+        return self._encode(self._chat.render(messages), markers=True)
+
+    def _encode(self, text: str, *, markers: bool) -> list[int]:
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise PromptError(
+                "a prompt cannot be encoded",
+                arrived=str(error),
+                allowed="text with a UTF-8 form",
+                remedy="decode the prompt's bytes with errors='replace' before passing it on",
+            ) from error
+        # One codec serves both uses, so the flag is set before each.
+        with self._lock:
+            self._codec.encode_special_tokens = not markers
+            return self._codec.encode(text, add_special_tokens=False).ids
 
 
 def _build_codec(

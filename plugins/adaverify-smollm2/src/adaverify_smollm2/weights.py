@@ -16,17 +16,23 @@ _HEAD = "output.weight"
 
 
 def read_weights(
-    file: GgufFile, config: LlamaConfig, device: torch.device, dtype: torch.dtype
+    file: GgufFile,
+    config: LlamaConfig,
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    packed: bool | None = None,
 ) -> LlamaWeights:
     """Dequantise every tensor to float32, round to ``dtype`` and move to ``device``.
 
     The query, key and value weights are fused, and gate with up: a layer runs four products instead of seven.
-    A file without an output weight ties it to the embedding.
+    A file without an output weight ties it to the embedding. ``packed`` chooses the projections; None packs
+    wherever ``packing_refusal`` finds no reason not to.
 
     Raises:
         ModelFileError: a tensor is missing, has another shape, or is one this decoder does not know.
     """
-    packed = packing_refusal(device, dtype) is None
+    pack = packing_refusal(device, dtype) is None if packed is None else packed
 
     def load(*names: str, shape: tuple[int, ...]) -> torch.Tensor:
         parts = [file.tensor(name, shape) for name in names]
@@ -45,13 +51,13 @@ def read_weights(
         gate_up = load(stem + "ffn_gate.weight", stem + "ffn_up.weight", shape=(inner, hidden))
         return LayerWeights(
             attention_norm=load(stem + "attn_norm.weight", shape=(hidden,)),
-            query_key_value=make_projection(mixed, packed=packed),
+            query_key_value=make_projection(mixed, packed=pack),
             attention_out=make_projection(
-                load(stem + "attn_output.weight", shape=(hidden, query)), packed=packed
+                load(stem + "attn_output.weight", shape=(hidden, query)), packed=pack
             ),
             feed_forward_norm=load(stem + "ffn_norm.weight", shape=(hidden,)),
-            gate_up=make_projection(gate_up, packed=packed),
-            down=make_projection(load(stem + "ffn_down.weight", shape=(hidden, inner)), packed=packed),
+            gate_up=make_projection(gate_up, packed=pack),
+            down=make_projection(load(stem + "ffn_down.weight", shape=(hidden, inner)), packed=pack),
         )
 
     table = (config.vocabulary, config.hidden)
@@ -61,7 +67,7 @@ def read_weights(
         embedding=embedding,
         layers=tuple(layer(index) for index in range(config.layers)),
         last_norm=load("output_norm.weight", shape=(config.hidden,)),
-        head=make_projection(head, packed=packed),
+        head=make_projection(head, packed=pack),
     )
     if left := file.untaken():
         raise ModelFileError(
