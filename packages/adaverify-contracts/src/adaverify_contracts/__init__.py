@@ -5,6 +5,7 @@ from adaverify_contracts.capability import Capability, KernelReport, ProbeDescri
 from adaverify_contracts.enums import BudgetReads, GraphSupport, KernelLevel, LoadOutcome, PlanState, Seen
 from adaverify_contracts.errors import (
     AdaverifyError,
+    CalibrationError,
     CapabilityError,
     CaptureError,
     CostTableError,
@@ -21,7 +22,9 @@ from adaverify_contracts.errors import (
     PlanError,
     PluginError,
     PromptError,
+    SettingsError,
     StaleBufferError,
+    TraceError,
     UnknownNameError,
 )
 from adaverify_contracts.graphs import CapturedGraph, GraphBackend, GraphBackendDescriptor, GraphKey
@@ -56,6 +59,7 @@ __all__ = [
     "Attend",
     "BudgetCandidates",
     "BudgetReads",
+    "CalibrationError",
     "Capability",
     "CapabilityError",
     "CaptureError",
@@ -100,6 +104,7 @@ __all__ = [
     "PromptError",
     "Requirements",
     "Seen",
+    "SettingsError",
     "Signal",
     "SignalDescriptor",
     "Snapshot",
@@ -110,6 +115,7 @@ __all__ = [
     "StrategyFactory",
     "TargetModel",
     "Tokenizer",
+    "TraceError",
     "UnknownNameError",
     "ceil_div",
     "hookimpl",

@@ -6,6 +6,8 @@ caller can act on them without parsing text.
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class AdaverifyError(Exception):
     """Base of every error adaverify raises on purpose.
@@ -36,9 +38,37 @@ class AdaverifyError(Exception):
             parts.append(f"to do: {self.remedy}")
         return "; ".join(parts)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Subclasses take other arguments than the text that Exception would be rebuilt from: without this an
+        # error raised in a worker process cannot be unpickled, and breaks the pool instead of arriving.
+        return _rebuild, (type(self), self.args, dict(self.__dict__))
+
+
+def _rebuild(kind: type[AdaverifyError], args: tuple[Any, ...], attributes: dict[str, Any]) -> AdaverifyError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(attributes)
+    return error
+
 
 class DescriptorError(AdaverifyError):
     """A descriptor or value type was built with a field that breaks its contract."""
+
+
+class SettingsError(AdaverifyError):
+    """Settings are wrong; ``problems`` maps every offending variable to (value, expected form)."""
+
+    def __init__(self, problems: dict[str, tuple[object, str]], *, remedy: str | None = None) -> None:
+        self.problems = problems
+        listing = "; ".join(
+            f"{name} is {value!r}, expected {expected}" for name, (value, expected) in problems.items()
+        )
+        super().__init__(
+            f"settings are not usable ({listing})",
+            arrived={name: value for name, (value, _) in problems.items()},
+            allowed="; ".join(f"{name}: {expected}" for name, (_, expected) in problems.items()),
+            remedy=remedy or f"correct or unset {', '.join(problems)}",
+        )
 
 
 class PluginError(AdaverifyError):
@@ -141,6 +171,10 @@ class FingerprintMismatchError(CostTableError):
         )
 
 
+class CalibrationError(AdaverifyError):
+    """Saved calibration is malformed, or belongs to another signal, drafter or K."""
+
+
 class GraphError(AdaverifyError):
     """A graph cannot be planned, captured or replayed."""
 
@@ -163,3 +197,22 @@ class ModelFileError(EngineError):
 
 class PromptError(EngineError):
     """Prompts are missing, unreadable or empty."""
+
+
+class TraceError(AdaverifyError):
+    """A trace cannot be written or read; ``path`` and ``line`` (from 1, None for the whole file) say where."""
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        path: str,
+        line: int | None = None,
+        arrived: object = None,
+        allowed: str | None = None,
+        remedy: str | None = None,
+    ) -> None:
+        self.path = path
+        self.line = line
+        where = path if line is None else f"{path}:{line}"
+        super().__init__(f"{where}: {problem}", arrived=arrived, allowed=allowed, remedy=remedy)

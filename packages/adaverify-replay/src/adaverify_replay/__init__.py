@@ -1,1 +1,17 @@
-"""Trace format, simulator, report and plots for adaptive verification."""
+"""The trace of a run: its format, its summary and its plots."""
+
+from adaverify_replay.plots import plot_cost_curve, plot_trace
+from adaverify_replay.summary import PredictionError, Summary, summarise
+from adaverify_replay.trace import TraceHeader, TraceWriter, read_header, read_trace
+
+__all__ = [
+    "PredictionError",
+    "Summary",
+    "TraceHeader",
+    "TraceWriter",
+    "plot_cost_curve",
+    "plot_trace",
+    "read_header",
+    "read_trace",
+    "summarise",
+]

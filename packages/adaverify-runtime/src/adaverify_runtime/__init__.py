@@ -1,1 +1,60 @@
 """Settings, plugin manager, strategy selection and start-up report; assembles a verifier."""
+
+from adaverify_runtime.assembly import assemble
+from adaverify_runtime.backends import BackendCandidate, BackendSelection, select_backend
+from adaverify_runtime.decision import Decision, decide_strategy
+from adaverify_runtime.doctor import doctor
+from adaverify_runtime.loading import load_plugins
+from adaverify_runtime.observers import DisabledObserver
+from adaverify_runtime.plugins import Observer, PluginManager, PluginOutcome, Registered
+from adaverify_runtime.report import Component, StartupReport
+from adaverify_runtime.selection import Candidate, Selection, review_strategies, select_strategies
+from adaverify_runtime.settings import (
+    DeviceSettings,
+    EngineSettings,
+    GraphSettings,
+    PathSettings,
+    PlannerSettings,
+    PluginSettings,
+    RelaySettings,
+    Settings,
+    known_variables,
+    read_settings,
+)
+from adaverify_runtime.staging import Staged
+from adaverify_runtime.verifier import Replayed, Verifier
+
+__all__ = [
+    "BackendCandidate",
+    "BackendSelection",
+    "Candidate",
+    "Component",
+    "Decision",
+    "DeviceSettings",
+    "DisabledObserver",
+    "EngineSettings",
+    "GraphSettings",
+    "Observer",
+    "PathSettings",
+    "PlannerSettings",
+    "PluginManager",
+    "PluginOutcome",
+    "PluginSettings",
+    "Registered",
+    "RelaySettings",
+    "Replayed",
+    "Selection",
+    "Settings",
+    "Staged",
+    "StartupReport",
+    "Verifier",
+    "assemble",
+    "decide_strategy",
+    "doctor",
+    "known_variables",
+    "load_plugins",
+    "read_settings",
+    "review_strategies",
+    "select_backend",
+    "select_strategies",
+]

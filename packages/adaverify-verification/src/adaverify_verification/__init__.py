@@ -1,1 +1,54 @@
-"""Decides how many draft tokens to verify and which: signals, cost model, planner, guard, assignment."""
+"""Adaptive verification: how many draft tokens a step verifies, and which."""
+
+from adaverify_verification.assignment import Assigner, Assignment
+from adaverify_verification.candidates import admit
+from adaverify_verification.cost_model import CostModel
+from adaverify_verification.cost_table import CostCurve, CostTable
+from adaverify_verification.digest import agree, apply_plan, common_tier, export_plan
+from adaverify_verification.fingerprint import Fingerprint
+from adaverify_verification.lossless import Verdict, effective_seen, require_lossless, verdict
+from adaverify_verification.manager import VerificationManager
+from adaverify_verification.options import ManagerOptions
+from adaverify_verification.policies import PricePolicy, RatioPolicy
+from adaverify_verification.profiling import ProfileGrid, profile_cost
+from adaverify_verification.relay import CpuRelay, CudaRelay, Relay, make_relay
+from adaverify_verification.signals import (
+    ACCEPTANCE_HISTORY,
+    CALIBRATED,
+    DRAFTER,
+    OPTIMISTIC,
+    builtin_signals,
+)
+
+__all__ = [
+    "ACCEPTANCE_HISTORY",
+    "CALIBRATED",
+    "DRAFTER",
+    "OPTIMISTIC",
+    "Assigner",
+    "Assignment",
+    "CostCurve",
+    "CostModel",
+    "CostTable",
+    "CpuRelay",
+    "CudaRelay",
+    "Fingerprint",
+    "ManagerOptions",
+    "PricePolicy",
+    "ProfileGrid",
+    "RatioPolicy",
+    "Relay",
+    "Verdict",
+    "VerificationManager",
+    "admit",
+    "agree",
+    "apply_plan",
+    "builtin_signals",
+    "common_tier",
+    "effective_seen",
+    "export_plan",
+    "make_relay",
+    "profile_cost",
+    "require_lossless",
+    "verdict",
+]

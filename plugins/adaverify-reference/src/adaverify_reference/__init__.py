@@ -1,1 +1,1 @@
-"""The decode strategies that run on any torch device; the embedded default of adaverify."""
+"""Decode strategies that run on any torch device; the embedded default."""

@@ -1,0 +1,9 @@
+"""Attention over the paged cache: decode rows, prefill chunks and the reference for both."""
+
+from adaverify_engine.attention.cells import QueryCells, locate
+from adaverify_engine.attention.decode import DecodeAttention
+from adaverify_engine.attention.prefill import ChunkAttention
+from adaverify_engine.attention.reference import attend_rows
+from adaverify_engine.attention.step import StepAttention
+
+__all__ = ["ChunkAttention", "DecodeAttention", "QueryCells", "StepAttention", "attend_rows", "locate"]

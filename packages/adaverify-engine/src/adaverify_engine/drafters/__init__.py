@@ -1,0 +1,5 @@
+"""Drafters that need no weights."""
+
+from adaverify_engine.drafters.ngram import NgramDrafter
+
+__all__ = ["NgramDrafter"]

@@ -1,0 +1,335 @@
+"""The reference decode engine: add requests, step, read events."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from adaverify_contracts import DraftBatch, Drafter, EngineError, LoadedModel, Plan, StepOutcome, StepState
+from adaverify_engine.emission import Decided, emit
+from adaverify_engine.executor import Executor
+from adaverify_engine.options import EngineOptions, Sampling
+from adaverify_engine.request import Completion, Event, Request
+from adaverify_engine.scheduler import Scheduler, Work
+from adaverify_engine.stats import EngineStats, PhaseClock
+from adaverify_engine.text import Detokenizer
+
+if TYPE_CHECKING:
+    from adaverify_runtime import Staged, Verifier
+
+
+class Engine:
+    """Continuous batching over paged KV with adaptive verification.
+
+    A step: propose drafts, publish their scores, plan the budget, assign it, run the model once over decode
+    tokens
+    and prefill chunks, accept, emit, tell drafter and verifier. The modes ``none``, ``fixed`` and
+    ``adaptive``
+    are the verifier's; here they differ in nothing but the plan, and in ``none`` the drafter is not asked.
+
+    Not thread-safe; one engine, one thread.
+
+    Args:
+        model: target and tokenizer, on ``options.device`` in ``options.dtype``.
+        verifier: assembled for ``options.limits``.
+        drafter: made for ``options.limits``.
+        options: sizes.
+
+    Raises:
+        EngineError: the verifier or the model does not fit the options.
+    """
+
+    def __init__(
+        self, model: LoadedModel, verifier: Verifier, drafter: Drafter, options: EngineOptions
+    ) -> None:
+        geometry = model.model.geometry
+        if verifier.limits != options.limits:
+            raise EngineError(
+                "the verifier was assembled for other limits than the engine's",
+                arrived=verifier.limits,
+                allowed=repr(options.limits),
+                remedy="assemble the verifier with EngineOptions.limits",
+            )
+        if options.max_model_len > geometry.max_model_len:
+            raise EngineError(
+                f"max_model_len is longer than {geometry.name} was trained for",
+                arrived=options.max_model_len,
+                allowed=f"at most {geometry.max_model_len}",
+                remedy="lower max_model_len",
+            )
+        self._model, self._verifier, self._drafter, self._options = model, verifier, drafter, options
+        self._geometry = geometry
+        self._executor = Executor(model.model, options)
+        self._scheduler = Scheduler(options)
+        self._done: dict[int, Completion] = {}
+        self._next_id = 0
+        self._step = 0
+        self.stats = EngineStats()
+
+    @property
+    def options(self) -> EngineOptions:
+        """Sizes this engine was made with."""
+        return self._options
+
+    @property
+    def verifier(self) -> Verifier:
+        """The verifier that plans its steps."""
+        return self._verifier
+
+    @property
+    def executor(self) -> Executor:
+        """Cache, step buffers and the model pass; for profiling and tests."""
+        return self._executor
+
+    @property
+    def model(self) -> LoadedModel:
+        """Target and tokenizer."""
+        return self._model
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing runs and nothing waits."""
+        return self._scheduler.idle
+
+    @property
+    def free_pages(self) -> int:
+        """KV pages nobody owns."""
+        return self._scheduler.free_pages
+
+    def reset_stats(self) -> None:
+        """Start counting anew."""
+        self.stats = EngineStats()
+
+    def add(self, prompt: Sequence[int], sampling: Sampling | None = None) -> int:
+        """Queue a request and return its id.
+
+        Args:
+            prompt: token ids, at least one; with one emitted token it must fit ``max_model_len``. The output
+            is
+                cut at ``max_model_len`` if ``max_tokens`` would run past it.
+            sampling: greedy defaults when None.
+
+        Raises:
+            EngineError: the prompt is empty, holds an id outside the vocabulary, is too long, or the request
+                can never fit the KV pool; the message has the numbers.
+        """
+        sampling = Sampling() if sampling is None else sampling
+        tokens = [int(token) for token in prompt]
+        self._check_prompt(tokens)
+        output = min(sampling.max_tokens, self._options.max_model_len - len(tokens))
+        stops = set(sampling.stop_tokens)
+        if not sampling.ignore_stop_tokens:
+            stops |= set(self._geometry.stop_tokens)
+        request = Request(
+            id=self._next_id,
+            tokens=tokens,
+            prompt_len=len(tokens),
+            max_output=output,
+            sampling=sampling,
+            stop_tokens=frozenset(stops),
+            noise=None if sampling.greedy else self._noise(sampling, output),
+            text=Detokenizer(self._model.tokenizer, sampling.stop_texts),
+        )
+        self._scheduler.submit(request)
+        self._next_id += 1
+        return request.id
+
+    def run(self) -> dict[int, Completion]:
+        """Step until nothing is left; return completions that were not taken yet, by id."""
+        while not self._scheduler.idle:
+            self.step()
+        return self.take()
+
+    def take(self) -> dict[int, Completion]:
+        """Return and forget the completions of finished requests, by id."""
+        done, self._done = self._done, {}
+        return done
+
+    @torch.inference_mode()
+    def step(self) -> list[Event]:
+        """Run one step; return what was emitted, decode requests first. Empty when there is nothing to do."""
+        clock = PhaseClock(self.stats.seconds)
+        for request in self._scheduler.admit():
+            self._drafter.start(request.slot, request.tokens)
+        work = self._scheduler.work()
+        if not work.decode and not work.chunks:
+            return []
+        batch = self._draft(work)
+        clock.mark("draft")
+        state = self._state(work, batch)
+        plan, staged = self._plan(work, batch, state)
+        clock.mark("plan")
+        table = self._scheduler.block_table
+        longest = max((r.computed + 1 + self._options.draft_tokens for r in work.decode), default=0)
+        logits = self._executor.forward(work, staged, plan, table, longest)
+        clock.mark("forward")
+        judged = work.decode + tuple(chunk.request for chunk in work.finals)
+        decided, admitted = self._judge(logits, judged, batch, staged)
+        events = self._advance(work, judged, decided, logits)
+        clock.mark("accept")
+        self._observe(state, plan, batch, admitted, decided, judged, events, clock.elapsed)
+        clock.mark("observe")
+        self._step += 1
+        return events
+
+    def _check_prompt(self, tokens: list[int]) -> None:
+        limit, vocabulary = self._options.max_model_len - 1, self._geometry.vocabulary
+        if not 1 <= len(tokens) <= limit:
+            raise EngineError(
+                "the prompt does not fit",
+                arrived=f"{len(tokens)} tokens",
+                allowed=f"1 .. {limit}, one token of max_model_len being kept for the output",
+                remedy="shorten the prompt or raise max_model_len",
+            )
+        strange = [token for token in tokens if not 0 <= token < vocabulary]
+        if strange:
+            raise EngineError(
+                "the prompt holds token ids outside the vocabulary",
+                arrived=strange[:8],
+                allowed=f"0 .. {vocabulary - 1}",
+                remedy="encode the prompt with this model's tokenizer",
+            )
+
+    def _noise(self, sampling: Sampling, output: int) -> np.ndarray:
+        """Return float64 [output, 2]: both coins of every output position, fixed before the first step."""
+        seed = (self._options.seed, self._next_id) if sampling.seed is None else (sampling.seed,)
+        return np.random.default_rng(seed).random((output, 2))
+
+    def _draft(self, work: Work) -> DraftBatch:
+        """Return this step's drafts; one that could not be emitted in full is not scheduled."""
+        width, rows = self._options.draft_tokens, len(work.decode)
+        if not self._drafts_now(work):
+            device = self._options.device
+            return DraftBatch(
+                torch.full((rows, width), -1, dtype=torch.int64, device=device),
+                np.zeros(rows, dtype=np.int64),
+                torch.zeros((rows, width), device=device),
+            )
+        room = np.array([min(width, request.room) for request in work.decode], dtype=np.int64)
+        batch = self._drafter.propose([request.slot for request in work.decode], room)
+        if (batch.scheduled > room).any():
+            raise EngineError(
+                "the drafter returned more tokens than there was room for",
+                arrived=batch.scheduled.tolist(),
+                allowed=f"at most {room.tolist()}",
+                remedy="honour `room` in Drafter.propose",
+            )
+        return batch
+
+    def _drafts_now(self, work: Work) -> bool:
+        """Return whether this step drafts; asked once a step, and never in mode ``none``."""
+        if not work.decode or self._options.draft_tokens == 0:
+            return False
+        wanted, _ = self._verifier.manager.draft_next(len(work.decode), _kv_tokens(work))
+        return wanted
+
+    def _state(self, work: Work, batch: DraftBatch) -> StepState:
+        slots = np.array([request.slot for request in work.decode], dtype=np.int64)
+        return StepState(
+            step=self._step,
+            slots=slots,
+            generations=self._scheduler.generations[slots],
+            scheduled=batch.scheduled,
+            emitting=len(work.decode) + len(work.finals),
+            other_tokens=sum(chunk.length for chunk in work.chunks),
+            kv_tokens=_kv_tokens(work),
+            sampled=any(not request.sampling.greedy for request in work.decode),
+        )
+
+    def _plan(self, work: Work, batch: DraftBatch, state: StepState) -> tuple[Plan, Staged | None]:
+        rows, buffers = len(work.decode), self._executor.buffers
+        if rows:
+            buffers.load(work.decode, batch, self._scheduler.block_table)
+            self._verifier.publish(state.step, state.slots, state.generations, batch.scores)
+        plan = self._verifier.plan(state)
+        if not rows:
+            return plan, None
+        # A batch with a prefill chunk runs at no tier: its decode part is exactly as long as planned.
+        tokens = rows + plan.budget if work.chunks else plan.tier
+        staged = self._verifier.stage(
+            plan,
+            buffers.scheduled[:rows],
+            buffers.kv_lens[:rows],
+            buffers.block_table[:rows],
+            padded_tokens=min(tokens, self._options.limits.max_tokens),
+        )
+        return plan, staged
+
+    def _judge(
+        self,
+        logits: torch.Tensor,
+        judged: tuple[Request, ...],
+        batch: DraftBatch,
+        staged: Staged | None,
+    ) -> tuple[Decided, np.ndarray]:
+        if not judged:
+            return Decided([], [], [], []), np.zeros(0, dtype=np.int64)
+        verdict, admitted = self._executor.judge(logits, judged, batch, staged)
+        return Decided.of(verdict), admitted
+
+    def _advance(
+        self, work: Work, judged: tuple[Request, ...], decided: Decided, logits: torch.Tensor
+    ) -> list[Event]:
+        """Move every request on: KV lengths, tokens, drafter, slots."""
+        for chunk in work.chunks:
+            chunk.request.computed += chunk.length
+            self.stats.prompt_tokens += chunk.length
+        events = []
+        for index, request in enumerate(judged):
+            if index < len(work.decode):
+                request.computed += 1 + decided.accepted[index]
+                request.steps += 1
+            event, cut = emit(request, decided, index, logits)
+            events.append(event)
+            self.stats.discarded += cut
+            if event.finished is None:
+                self._drafter.extend(request.slot, event.tokens)
+                continue
+            self._drafter.stop(request.slot)
+            self._scheduler.release(request)
+            self._done[request.id] = request.completion(event.finished)
+        return events
+
+    def _observe(
+        self,
+        state: StepState,
+        plan: Plan,
+        batch: DraftBatch,
+        admitted: np.ndarray,
+        decided: Decided,
+        judged: tuple[Request, ...],
+        events: list[Event],
+        seconds: float,
+    ) -> None:
+        rows = state.requests
+        accepted = np.array(decided.accepted[:rows], dtype=np.int64)
+        outcome = StepOutcome(
+            step=state.step,
+            slots=state.slots,
+            generations=state.generations,
+            drafted=batch.scheduled,
+            admitted=admitted[:rows],
+            accepted=accepted,
+            scores=batch.scores.cpu().numpy(),
+            learn=np.array([request.sampling.learn for request in judged[:rows]], dtype=bool),
+            sampled=np.array([not request.sampling.greedy for request in judged[:rows]], dtype=bool),
+            emitted=sum(len(event.tokens) for event in events),
+            seconds=seconds,
+        )
+        self._verifier.observe(outcome, plan)
+        stats = self.stats
+        stats.steps += 1
+        stats.decode_steps += rows > 0
+        stats.decode_requests += rows
+        stats.emitted += outcome.emitted
+        stats.drafted += int(batch.scheduled.sum())
+        stats.verified += int(outcome.admitted.sum())
+        stats.accepted += int(accepted.sum())
+
+
+def _kv_tokens(work: Work) -> int:
+    """Return the KV lengths of the decode requests, certain tokens included, summed."""
+    return sum(request.computed + 1 for request in work.decode)

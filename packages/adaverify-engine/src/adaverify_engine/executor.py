@@ -1,0 +1,153 @@
+"""One model pass over [decode tokens in row order, then prefill chunks], and the verdict on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from adaverify_contracts import DraftBatch, Plan, TargetModel
+from adaverify_engine.acceptance import Sequences, Verdict, judge
+from adaverify_engine.attention import ChunkAttention, DecodeAttention, StepAttention
+from adaverify_engine.cache import PagedCache
+from adaverify_engine.inputs import StepBuffers, TokenInputs, prefill_tokens
+from adaverify_engine.options import EngineOptions
+from adaverify_engine.request import Request
+from adaverify_engine.scheduler import Work
+
+if TYPE_CHECKING:
+    from adaverify_runtime import Staged
+
+
+class Executor:
+    """Owns the cache and the static step buffers; turns staged work into logits and a verdict.
+
+    The decode half reads nothing but the step buffers, the assignment and the decode rows, all over the shape
+    (padded requests, padded tokens): the same function is what a graph would capture.
+
+    Args:
+        model: the target.
+        options: sizes of the engine.
+    """
+
+    def __init__(self, model: TargetModel, options: EngineOptions) -> None:
+        geometry = model.geometry
+        self._model, self._options = model, options
+        self._device = torch.device(options.device)
+        self._group = geometry.heads // geometry.kv_heads
+        self.cache = PagedCache(
+            geometry, options.pool_pages, options.page_size, getattr(torch, options.dtype), self._device
+        )
+        self.buffers = StepBuffers(options.limits, self._device)
+
+    def forward(
+        self, work: Work, staged: Staged | None, plan: Plan, table: np.ndarray, longest: int
+    ) -> torch.Tensor:
+        """Run the model once; return float32 logits [decode tokens + finishing prefills, vocabulary].
+
+        No rows when no token of this step decides anything (prompts that go on).
+
+        Args:
+            work: the step's requests.
+            staged: assignment and rows of the decode requests, None when there are none.
+            plan: its budget bounds the longest query.
+            table: int32 [max_requests, W], host block table by slot.
+            longest: upper bound of any decode request's KV length in this step.
+        """
+        inputs, decode, width = None, None, 0
+        if staged is not None:
+            inputs = self.buffers.decode_tokens(staged.assignment)
+            width = len(inputs.ids)
+            decode = DecodeAttention(
+                staged.rows,
+                staged.assignment.query_start_loc,
+                queries=self._longest_query(staged, plan),
+                max_kv_len=longest,
+                group=self._group,
+                cache=self.cache,
+            )
+        if inputs is None or work.chunks:
+            inputs = self._with_prefill(inputs, work, table)
+        chunks = [
+            ChunkAttention(table[chunk.request.slot], chunk.start, chunk.length, self._group, self.cache)
+            for chunk in work.chunks
+        ]
+        attend = StepAttention(self.cache, inputs.slots, decode, width, chunks)
+        hidden = self._model.forward(inputs.ids, inputs.positions, attend)
+        deciding = self._deciding(hidden, work, width)
+        if not len(deciding):
+            return torch.zeros((0, self._model.geometry.vocabulary), device=self._device)
+        return self._model.logits(deciding)
+
+    def judge(
+        self,
+        logits: torch.Tensor,
+        requests: Sequence[Request],
+        batch: DraftBatch,
+        staged: Staged | None,
+    ) -> tuple[Verdict, np.ndarray]:
+        """Return the verdict and the admitted drafts int64 [S] of ``requests``, decode requests first."""
+        decode = len(batch.scheduled)
+        finals = len(requests) - decode
+        width = self._options.draft_tokens
+        admitted = torch.zeros(len(requests), dtype=torch.int64, device=self._device)
+        tail = len(logits) - finals
+        start = torch.arange(tail - decode, len(logits), device=self._device)
+        if staged is not None:
+            admitted[:decode] = staged.assignment.admitted[:decode]
+            start[:decode] = staged.assignment.query_start_loc[:decode]
+        drafts = torch.full((len(requests), width), -1, dtype=torch.int64, device=self._device)
+        drafts[:decode] = batch.tokens
+        sampled = any(not request.sampling.greedy for request in requests)
+        sequences = Sequences(
+            start=start,
+            admitted=admitted,
+            drafts=drafts,
+            draft_law=_extended(batch.probabilities, finals),
+            temperature=self._column([request.sampling.temperature for request in requests]),
+            top_p=self._column([request.sampling.top_p for request in requests]),
+            noise=torch.from_numpy(_noise(requests, width)).to(self._device),
+        )
+        return judge(logits, sequences, sampled=sampled), admitted.cpu().numpy()
+
+    def _longest_query(self, staged: Staged, plan: Plan) -> int:
+        if self._device.type == "cpu":
+            # Cells of the grid that no token fills cost attention time; on the host the true maximum is free.
+            return int(staged.assignment.admitted.max()) + 1
+        return min(self._options.draft_tokens, plan.budget) + 1
+
+    def _with_prefill(self, inputs: TokenInputs | None, work: Work, table: np.ndarray) -> TokenInputs:
+        prompt = prefill_tokens(work.chunks, table, self._options.page_size, self._device)
+        return prompt if inputs is None else inputs.joined(prompt)
+
+    def _deciding(self, hidden: torch.Tensor, work: Work, width: int) -> torch.Tensor:
+        """Return the hidden states that may emit: all decode tokens, the last of each finishing prefill."""
+        if not work.chunks:
+            return hidden
+        rows, at = list(range(width)), width
+        for chunk in work.chunks:
+            at += chunk.length
+            if chunk.final:
+                rows.append(at - 1)
+        return hidden[torch.tensor(rows, dtype=torch.int64, device=hidden.device)]
+
+    def _column(self, values: list[float]) -> torch.Tensor:
+        return torch.tensor(values, dtype=torch.float32, device=self._device)
+
+
+def _extended(law: torch.Tensor | None, rows: int) -> torch.Tensor | None:
+    if law is None or not rows:
+        return law
+    return torch.cat((law, law.new_zeros((rows, *law.shape[1:]))))
+
+
+def _noise(requests: Sequence[Request], width: int) -> np.ndarray:
+    """Return float64 [S, K + 1, 2] by output position, 0 for greedy requests and past the last position."""
+    noise = np.zeros((len(requests), width + 1, 2))
+    for row, request in enumerate(requests):
+        if request.noise is not None:
+            part = request.noise[request.output_len : request.output_len + width + 1]
+            noise[row, : len(part)] = part
+    return noise

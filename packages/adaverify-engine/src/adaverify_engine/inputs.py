@@ -1,0 +1,104 @@
+"""Static step buffers, and the gather from device boundaries to token ids, positions and KV slots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from adaverify_contracts import DraftBatch, Limits
+from adaverify_engine.request import Request
+from adaverify_engine.scheduler import PrefillChunk
+
+if TYPE_CHECKING:
+    from adaverify_verification import Assignment
+
+
+@dataclass(frozen=True, slots=True)
+class TokenInputs:
+    """Per query token: ``ids``, ``positions`` and KV ``slots``, each int64 [T] on the device."""
+
+    ids: torch.Tensor
+    positions: torch.Tensor
+    slots: torch.Tensor
+
+    def joined(self, other: TokenInputs) -> TokenInputs:
+        """Return these tokens followed by ``other``'s."""
+        return TokenInputs(
+            torch.cat((self.ids, other.ids)),
+            torch.cat((self.positions, other.positions)),
+            torch.cat((self.slots, other.slots)),
+        )
+
+
+class StepBuffers:
+    """Per-request inputs of a decode step, at fixed addresses on the device.
+
+    The host fills them with ``load`` before a step; everything after reads the device: ``decode_tokens`` is a
+    function of these buffers and the assignment over static shapes, so it may be captured.
+
+    Attributes:
+        certain: int64 [max_requests], the token each request is sure of.
+        drafts: int64 [max_requests, K], -1 where undrafted.
+        scheduled: int32 [max_requests]; kv_lens: int32 [max_requests], KV length before the step.
+        block_table: int32 [max_requests, W].
+    """
+
+    def __init__(self, limits: Limits, device: torch.device) -> None:
+        rows, k = limits.max_requests, limits.draft_tokens
+        self._page_size = limits.page_size
+        self.certain = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.drafts = torch.full((rows, k), -1, dtype=torch.int64, device=device)
+        self.scheduled = torch.zeros(rows, dtype=torch.int32, device=device)
+        self.kv_lens = torch.zeros(rows, dtype=torch.int32, device=device)
+        self.block_table = torch.zeros((rows, limits.table_width), dtype=torch.int32, device=device)
+
+    def load(self, requests: Sequence[Request], batch: DraftBatch, table: np.ndarray) -> None:
+        """Copy this step's host values in; rows past ``requests`` become padding.
+
+        Args:
+            requests: decode requests in batch order.
+            batch: their drafts.
+            table: int32 [max_requests, W], block table by slot.
+        """
+        count = len(requests)
+        certain = np.array([request.tokens[-1] for request in requests], dtype=np.int64)
+        lens = np.array([request.computed for request in requests], dtype=np.int32)
+        slots = np.array([request.slot for request in requests], dtype=np.int64)
+        self.certain[:count].copy_(torch.from_numpy(certain))
+        self.kv_lens[:count].copy_(torch.from_numpy(lens))
+        self.scheduled[:count].copy_(torch.from_numpy(batch.scheduled.astype(np.int32)))
+        self.drafts[:count].copy_(batch.tokens)
+        self.block_table[:count].copy_(torch.from_numpy(table[slots]))
+        self.kv_lens[count:] = 0
+        self.scheduled[count:] = -1
+        self.block_table[count:] = 0
+
+    def decode_tokens(self, assignment: Assignment) -> TokenInputs:
+        """Return the decode tokens in row order; a padding token is id 0 at position 0 on the null page."""
+        request, offset = assignment.token_request.long(), assignment.token_offset.long()
+        real = request >= 0
+        request, offset = request.clamp(min=0), offset.clamp(min=0)
+        table = torch.cat((self.certain[:, None], self.drafts.clamp(min=0)), dim=1)
+        positions = torch.where(real, self.kv_lens[request] + offset, 0)
+        pages = self.block_table[request, positions // self._page_size]
+        slots = torch.where(real, pages * self._page_size + positions % self._page_size, 0)
+        return TokenInputs(torch.where(real, table[request, offset], 0), positions, slots)
+
+
+def prefill_tokens(
+    chunks: Sequence[PrefillChunk], table: np.ndarray, page_size: int, device: torch.device
+) -> TokenInputs:
+    """Return the prompt tokens of ``chunks``, one after the other, from the host's block table by slot."""
+    ids, positions, slots = [], [], []
+    for chunk in chunks:
+        at = np.arange(chunk.start, chunk.start + chunk.length)
+        row = table[chunk.request.slot].astype(np.int64)
+        ids.append(np.array(chunk.request.tokens[chunk.start : chunk.start + chunk.length], dtype=np.int64))
+        positions.append(at)
+        slots.append(row[at // page_size] * page_size + at % page_size)
+    parts = (torch.from_numpy(np.concatenate(part)).to(device) for part in (ids, positions, slots))
+    return TokenInputs(*parts)

@@ -1,0 +1,159 @@
+"""What an engine is started with and what a request asks for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from adaverify_contracts import EngineError, Limits
+
+
+def _require_int(owner: str, name: str, value: object, lowest: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < lowest:
+        raise EngineError(
+            f"{owner}.{name} is out of range",
+            arrived=value,
+            allowed=f"an int >= {lowest}",
+            remedy=f"choose {name} >= {lowest}",
+        )
+
+
+def _require_real(owner: str, name: str, value: object, fits: bool, allowed: str) -> None:
+    if not fits:
+        raise EngineError(
+            f"{owner}.{name} is out of range",
+            arrived=value,
+            allowed=allowed,
+            remedy=f"choose {name} within it",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """Sizes of one engine.
+
+    Attributes:
+        max_requests: requests that run at once, decode and prefill together; also the concurrency.
+        draft_tokens: K; 0 turns speculation off.
+        max_model_len: longest sequence in tokens, prompt and output.
+        page_size: tokens in one KV page.
+        num_pages: KV pages, the null page included; None reserves every request's worst case.
+        prefill_chunk: prompt tokens computed in one step, all requests together.
+        seed: base seed of requests that bring none.
+        device: torch device string.
+        dtype: ``float32`` or ``bfloat16``, of the KV cache; give the model the same.
+
+    Raises:
+        EngineError: a field is out of range; all sizes are checked here and nowhere later.
+    """
+
+    max_requests: int = 16
+    draft_tokens: int = 7
+    max_model_len: int = 1024
+    page_size: int = 16
+    num_pages: int | None = None
+    prefill_chunk: int = 256
+    seed: int = 0
+    device: str = "cpu"
+    dtype: str = "bfloat16"
+
+    def __post_init__(self) -> None:
+        lowest = {
+            "max_requests": 1,
+            "draft_tokens": 0,
+            "max_model_len": 2,
+            "page_size": 1,
+            "prefill_chunk": 1,
+        }
+        for name, bound in lowest.items():
+            _require_int("EngineOptions", name, getattr(self, name), bound)
+        _require_int("EngineOptions", "seed", self.seed, 0)
+        if self.num_pages is not None:
+            _require_int("EngineOptions", "num_pages", self.num_pages, 2)
+        if self.dtype not in ("float32", "bfloat16"):
+            raise EngineError(
+                "EngineOptions.dtype is not supported",
+                arrived=self.dtype,
+                allowed="float32, bfloat16",
+                remedy="float32 for token identity, bfloat16 for speed",
+            )
+
+    @property
+    def limits(self) -> Limits:
+        """The limits that verifier, drafter and buffers are made for."""
+        return Limits(
+            max_requests=self.max_requests,
+            draft_tokens=self.draft_tokens,
+            max_model_len=self.max_model_len,
+            page_size=self.page_size,
+        )
+
+    @property
+    def pool_pages(self) -> int:
+        """Pages of the pool, the null page included."""
+        if self.num_pages is not None:
+            return self.num_pages
+        return 1 + self.max_requests * self.limits.table_width
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """What one request asks for.
+
+    Attributes:
+        temperature: 0 is greedy; otherwise logits are divided by it.
+        top_p: nucleus mass in (0, 1]; 1 keeps the whole law.
+        max_tokens: tokens to emit at most.
+        seed: seed of this request's noise; None derives one from the engine's seed and the request id. Noise
+            belongs to (request, output position), so results do not depend on batch mates or trimming.
+        stop_tokens: further ids that end the request; the stop token is the last token of the completion.
+        stop_texts: texts that end the request; the text is cut before them.
+        ignore_stop_tokens: True runs past the model's own stop tokens (benchmarks).
+        learn: False keeps this request out of calibration.
+        logprobs: True records the log-probability of every emitted token under the unscaled model law.
+
+    Raises:
+        EngineError: a field is out of range.
+    """
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    max_tokens: int = 128
+    seed: int | None = None
+    stop_tokens: tuple[int, ...] = ()
+    stop_texts: tuple[str, ...] = ()
+    ignore_stop_tokens: bool = False
+    learn: bool = True
+    logprobs: bool = False
+
+    def __post_init__(self) -> None:
+        heat, mass = self.temperature, self.top_p
+        _require_real(
+            "Sampling",
+            "temperature",
+            heat,
+            _is_real(heat) and heat >= 0.0,
+            "a finite number >= 0 (0 is greedy)",
+        )
+        _require_real("Sampling", "top_p", mass, _is_real(mass) and 0.0 < mass <= 1.0, "0 < top_p <= 1")
+        _require_int("Sampling", "max_tokens", self.max_tokens, 1)
+        if self.seed is not None:
+            _require_int("Sampling", "seed", self.seed, 0)
+        for token in self.stop_tokens:
+            _require_int("Sampling", "stop_tokens", token, 0)
+        if isinstance(self.stop_texts, str) or not all(isinstance(t, str) and t for t in self.stop_texts):
+            raise EngineError(
+                "Sampling.stop_texts holds something that is not a non-empty text",
+                arrived=self.stop_texts,
+                allowed="a tuple of non-empty strings",
+                remedy="write ('a',) for one stop text",
+            )
+
+    @property
+    def greedy(self) -> bool:
+        """Whether every token is the argmax."""
+        return self.temperature == 0.0
+
+
+def _is_real(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -1,0 +1,120 @@
+"""One request from arrival to completion, and what the caller sees of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+
+from adaverify_engine.options import Sampling
+from adaverify_engine.text import Detokenizer
+
+
+class FinishReason(StrEnum):
+    """Why a request ended."""
+
+    STOP_TOKEN = "stop token"
+    STOP_TEXT = "stop text"
+    LENGTH = "length"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something a request emitted in one step.
+
+    Attributes:
+        request: id.
+        tokens: new token ids, in order; at least one.
+        text: new text that no later token can change or cut.
+        finished: the reason when this was the last event, else None.
+    """
+
+    request: int
+    tokens: tuple[int, ...]
+    text: str
+    finished: FinishReason | None
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A finished request.
+
+    Attributes:
+        request: id.
+        prompt_tokens: length of the prompt.
+        tokens: emitted ids; a stop token, when one ended the request, is the last.
+        text: their text, special tokens skipped, cut before a stop text.
+        reason: why it ended.
+        gaps: per token, best minus second-best logit where the token was chosen greedily, else NaN.
+        logprobs: per token, when asked for, else empty.
+        steps: decode steps the request took part in.
+    """
+
+    request: int
+    prompt_tokens: int
+    tokens: tuple[int, ...]
+    text: str
+    reason: FinishReason
+    gaps: tuple[float, ...]
+    logprobs: tuple[float, ...]
+    steps: int
+
+
+@dataclass(slots=True)
+class Request:
+    """Mutable state of one request; the engine and its scheduler are the only writers.
+
+    ``computed`` is the number of tokens whose KV is valid. A request is prefill while ``computed`` is below
+    the
+    prompt length and decode afterwards; its query length says nothing about that.
+    """
+
+    id: int
+    tokens: list[int]
+    prompt_len: int
+    max_output: int
+    sampling: Sampling
+    stop_tokens: frozenset[int]
+    noise: np.ndarray | None
+    text: Detokenizer
+    slot: int = -1
+    computed: int = 0
+    steps: int = 0
+    pages: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
+    gaps: list[float] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    finished: FinishReason | None = None
+
+    @property
+    def prefilling(self) -> bool:
+        """Whether prompt tokens remain to be computed."""
+        return self.computed < self.prompt_len
+
+    @property
+    def output_len(self) -> int:
+        """Tokens emitted so far."""
+        return len(self.tokens) - self.prompt_len
+
+    @property
+    def worst_case_kv(self) -> int:
+        """Largest KV length: everything but the last token, drafts included since they never outrun it."""
+        return self.prompt_len + self.max_output - 1
+
+    @property
+    def room(self) -> int:
+        """Draft tokens that could all be emitted together with the token after them."""
+        return self.max_output - self.output_len - 1
+
+    def completion(self, reason: FinishReason) -> Completion:
+        """Return the request, finished for ``reason``, as the caller sees it."""
+        return Completion(
+            request=self.id,
+            prompt_tokens=self.prompt_len,
+            tokens=tuple(self.tokens[self.prompt_len :]),
+            text=self.text.text,
+            reason=reason,
+            gaps=tuple(self.gaps),
+            logprobs=tuple(self.logprobs),
+            steps=self.steps,
+        )

@@ -1,0 +1,144 @@
+"""Continuous batching: who runs, in which slot, and how many prompt tokens this step."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from adaverify_contracts import EngineError, ceil_div
+from adaverify_engine.options import EngineOptions
+from adaverify_engine.pages import NULL_PAGE, PageAllocator
+from adaverify_engine.request import Request
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillChunk:
+    """Prompt tokens ``start .. start + length - 1`` of one request; ``final`` when the prompt ends here."""
+
+    request: Request
+    start: int
+    length: int
+
+    @property
+    def final(self) -> bool:
+        """Whether this chunk computes the last prompt token, so that the request emits its first token."""
+        return self.start + self.length == self.request.prompt_len
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one step runs: decode requests by rising slot, then prefill chunks by arrival."""
+
+    decode: tuple[Request, ...]
+    chunks: tuple[PrefillChunk, ...]
+
+    @property
+    def finals(self) -> tuple[PrefillChunk, ...]:
+        """Chunks whose request emits a token in this step."""
+        return tuple(chunk for chunk in self.chunks if chunk.final)
+
+
+class Scheduler:
+    """Slots, pages and the queue.
+
+    Policy: arrival order. A request starts when a slot is free and the pages of its *worst case* (prompt plus
+    every token it may emit) are free; they stay its own until it ends. So nothing that started is ever thrown
+    out for want of pages, and a large request at the head waits without being overtaken. A request whose
+    worst
+    case exceeds the whole pool could never start and is refused when it is added.
+
+    Args:
+        options: sizes of the engine.
+    """
+
+    def __init__(self, options: EngineOptions) -> None:
+        self._options = options
+        self._width = options.limits.table_width
+        self._allocator = PageAllocator(options.pool_pages)
+        self._waiting: deque[Request] = deque()
+        self._slots: list[Request | None] = [None] * options.max_requests
+        self._arrival: list[Request] = []
+        self.generations = np.zeros(options.max_requests, dtype=np.int64)
+        self.block_table = np.full((options.max_requests, self._width), NULL_PAGE, dtype=np.int32)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing runs and nothing waits."""
+        return not self._arrival and not self._waiting
+
+    @property
+    def waiting(self) -> int:
+        """Requests that have not started."""
+        return len(self._waiting)
+
+    @property
+    def running(self) -> int:
+        """Requests that hold a slot."""
+        return len(self._arrival)
+
+    @property
+    def free_pages(self) -> int:
+        """Pages nobody owns."""
+        return self._allocator.available
+
+    def submit(self, request: Request) -> None:
+        """Queue ``request``.
+
+        Raises:
+            EngineError: its worst case needs more pages than the pool has.
+        """
+        pages = self._pages(request)
+        if pages > self._allocator.capacity:
+            raise EngineError(
+                "the request can never fit the KV pool",
+                arrived=(
+                    f"{request.prompt_len} prompt + {request.max_output} output tokens = {pages} pages of "
+                    f"{self._options.page_size}"
+                ),
+                allowed=f"at most {self._allocator.capacity} pages",
+                remedy="shorten the prompt, lower max_tokens, or raise num_pages",
+            )
+        self._waiting.append(request)
+
+    def admit(self) -> list[Request]:
+        """Start waiting requests in arrival order while slots and pages last; return those started."""
+        started = []
+        while self._waiting and None in self._slots:
+            request = self._waiting[0]
+            slot = self._slots.index(None)
+            pages = self._allocator.allocate(self._pages(request), home=1 + slot * self._width)
+            if pages is None:
+                break
+            self._waiting.popleft()
+            request.slot, request.pages = slot, pages
+            self._slots[slot] = request
+            self._arrival.append(request)
+            self.generations[slot] += 1
+            # The whole row is rewritten: no page of the slot's last owner may stay reachable.
+            self.block_table[slot] = NULL_PAGE
+            self.block_table[slot, : len(pages)] = pages
+            started.append(request)
+        return started
+
+    def work(self) -> Work:
+        """Return what the next step runs. A request is prefill exactly while computed < prompt length."""
+        decode = tuple(r for r in self._slots if r is not None and not r.prefilling)
+        left, chunks = self._options.prefill_chunk, []
+        for request in self._arrival:
+            if left and request.prefilling:
+                length = min(left, request.prompt_len - request.computed)
+                chunks.append(PrefillChunk(request, request.computed, length))
+                left -= length
+        return Work(decode, tuple(chunks))
+
+    def release(self, request: Request) -> None:
+        """Give back the slot and pages of a finished request."""
+        self._allocator.release(request.pages)
+        self._slots[request.slot] = None
+        self._arrival.remove(request)
+        self.block_table[request.slot] = NULL_PAGE
+
+    def _pages(self, request: Request) -> int:
+        return ceil_div(request.worst_case_kv, self._options.page_size)

@@ -1,0 +1,172 @@
+"""A tiny decoder with random weights and an engine around the real verifier."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import EntryPoint
+from types import SimpleNamespace
+from typing import ClassVar
+
+import pytest
+import torch
+
+from adaverify_contracts import LoadedModel, ModelGeometry
+from adaverify_engine import Engine, EngineOptions
+from adaverify_engine.drafters import NgramDrafter
+from adaverify_runtime import PlannerSettings, PluginSettings, Settings, assemble, load_plugins
+from adaverify_verification import CostTable, Fingerprint
+
+VOCABULARY = 50
+BUILT_INS = ("capability", "engine", "graphs", "reference", "verification")
+
+
+class TinyDecoder:
+    """2 layers, hidden 32, 2 query heads over 1 KV head, 50 tokens; greedy text falls into cycles."""
+
+    def __init__(self, *, stop_tokens: tuple[int, ...] = (), seed: int = 0, heads: int = 2) -> None:
+        random = torch.Generator().manual_seed(seed)
+
+        def weight(*shape: int, scale: float) -> torch.Tensor:
+            return torch.randn(*shape, generator=random) * scale
+
+        self.geometry = ModelGeometry(
+            "tiny", 2, 32, heads, 1, 16, VOCABULARY, max_model_len=256, stop_tokens=stop_tokens
+        )
+        self.heads = heads
+        self.embedding = weight(VOCABULARY, 32, scale=1.0)
+        self.places = weight(512, 32, scale=0.05)
+        self.mix = [weight(32, (heads + 2) * 16, scale=0.25) for _ in range(2)]
+        self.out = [weight(heads * 16, 32, scale=0.25) for _ in range(2)]
+        self.up = [weight(32, 64, scale=0.2) for _ in range(2)]
+        self.down = [weight(64, 32, scale=0.15) for _ in range(2)]
+        self.head = weight(32, VOCABULARY, scale=1.0)
+        self.calls: list[int] = []
+
+    def forward(self, tokens, positions, attend):
+        self.calls.append(len(tokens))
+        hidden = self.embedding[tokens] + self.places[positions]
+        for layer in range(2):
+            rows = torch.nn.functional.rms_norm(hidden, (32,))
+            mixed = (rows @ self.mix[layer]).view(len(tokens), -1, 16)
+            query, key, value = mixed.split([self.heads, 1, 1], dim=1)
+            hidden = hidden + attend(layer, query, key, value).reshape(len(tokens), -1) @ self.out[layer]
+            rows = torch.nn.functional.rms_norm(hidden, (32,))
+            hidden = hidden + torch.relu(rows @ self.up[layer]) @ self.down[layer]
+        return torch.nn.functional.rms_norm(hidden, (32,))
+
+    def logits(self, hidden):
+        return (hidden @ self.head).float()
+
+
+class TinyTokenizer:
+    """One letter or two for a token, so that stop texts can span tokens."""
+
+    names: ClassVar[list[str]] = [chr(97 + i) if i < 26 else "x" + chr(71 + i) for i in range(VOCABULARY)]
+
+    def encode(self, text: str) -> list[int]:
+        return [self.names.index(letter) for letter in text]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return "".join(self.names[token] for token in tokens)
+
+    def chat(self, messages: Sequence[dict[str, str]]) -> list[int]:
+        return [token for message in messages for token in self.encode(message["content"])]
+
+
+def full_logits(model: TinyDecoder, tokens: Sequence[int]) -> torch.Tensor:
+    """Return logits [T, vocabulary] of one sequence by plain causal attention: the oracle of every test."""
+
+    def attend(layer, query, key, value):
+        key, value = (part.expand(-1, model.heads, -1).transpose(0, 1) for part in (key, value))
+        out = torch.nn.functional.scaled_dot_product_attention(
+            query.transpose(0, 1), key, value, is_causal=True
+        )
+        return out.transpose(0, 1)
+
+    ids = torch.tensor(tokens)
+    return model.logits(model.forward(ids, torch.arange(len(ids)), attend))
+
+
+def greedy_oracle(model: TinyDecoder, prompt: Sequence[int], count: int) -> list[int]:
+    """Return ``count`` greedy tokens, the whole sequence computed anew for each."""
+    tokens = list(prompt)
+    for _ in range(count):
+        tokens.append(int(full_logits(model, tokens)[-1].argmax()))
+    return tokens[len(prompt) :]
+
+
+def make_options(**changes) -> EngineOptions:
+    base = {"max_requests": 4, "draft_tokens": 5, "max_model_len": 96, "page_size": 4, "prefill_chunk": 16}
+    return EngineOptions(**(base | {"dtype": "float32"} | changes))
+
+
+def prompts_of(count: int, seed: int = 1) -> list[list[int]]:
+    random = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, 30, (count,), generator=random).tolist()
+    return [torch.randint(0, VOCABULARY, (length,), generator=random).tolist() for length in lengths]
+
+
+def steep_table(slope: float = 0.2) -> CostTable:
+    """Return made-up prices under which verifying likely rejections never pays: trimming has to happen."""
+    points = [
+        (tokens, requests, context, 0.001 + slope * 0.001 * tokens)
+        for tokens in (1, 2, 4, 8, 16, 32, 64, 128, 256)
+        for requests in (1, 4, 16)
+        for context in (16, 128)
+    ]
+    return CostTable.from_points(Fingerprint.from_mapping({"device": "a test"}), points)
+
+
+def settings_of(**planner) -> Settings:
+    """Return settings that warm up in two steps and keep the made-up prices."""
+    return Settings(planner=PlannerSettings(**({"warmup_steps": 2, "online": False} | planner)))
+
+
+@pytest.fixture
+def make_engine():
+    """Return a factory of engines over the real verifier and plugins; closes what it made."""
+    made = []
+
+    def make(mode="adaptive", *, model=None, drafter=None, table=None, settings=None, **changes) -> Engine:
+        options = make_options(**changes)
+        points = [EntryPoint(name, f"adaverify_{name}.hooks", "adaverify") for name in BUILT_INS]
+        plugins = load_plugins(PluginSettings(), entry_points=points)
+        verifier = assemble(
+            options.limits,
+            device="cpu",
+            mode=mode,
+            settings=settings or settings_of(),
+            plugins=plugins,
+            drafter=plugins.drafters()[0].descriptor,
+            cost_table=steep_table() if table is None else table,
+        )
+        made.append(verifier)
+        drafter = NgramDrafter(options.limits, torch.device("cpu")) if drafter is None else drafter
+        return Engine(LoadedModel(model or TinyDecoder(), TinyTokenizer()), verifier, drafter, options)
+
+    yield make
+    for verifier in made:
+        verifier.close()
+
+
+def same_or_near_tie(left, right) -> bool:
+    """Return whether two greedy completions agree up to a first difference at a near-tie (gap < 1e-4)."""
+    for place, (one, other) in enumerate(zip(left.tokens, right.tokens, strict=False)):
+        if one != other:
+            return left.gaps[place] < 1e-4
+    return len(left.tokens) == len(right.tokens)
+
+
+@pytest.fixture(scope="session")
+def tiny() -> SimpleNamespace:
+    """Return the tiny decoder and its oracles."""
+    return SimpleNamespace(
+        Decoder=TinyDecoder,
+        Tokenizer=TinyTokenizer,
+        vocabulary=VOCABULARY,
+        logits=full_logits,
+        greedy=greedy_oracle,
+        options=make_options,
+        prompts=prompts_of,
+        same=same_or_near_tie,
+    )

@@ -1,0 +1,60 @@
+"""Options and sampling check themselves."""
+
+from __future__ import annotations
+
+import pytest
+
+from adaverify_contracts import EngineError
+from adaverify_engine import EngineOptions, Sampling
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"temperature": -0.1},
+        {"temperature": float("nan")},
+        {"temperature": "hot"},
+        {"top_p": 0.0},
+        {"top_p": 1.5},
+        {"max_tokens": 0},
+        {"max_tokens": True},
+        {"seed": -1},
+        {"stop_tokens": (-2,)},
+        {"stop_texts": ("",)},
+        {"stop_texts": "text"},
+    ],
+)
+def test_bad_sampling_is_refused(field):
+    """Each bad field is named, with what is allowed and what to do."""
+    (name,) = field
+    with pytest.raises(EngineError, match=name) as caught:
+        Sampling(**field)
+    assert caught.value.allowed
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"max_requests": 0},
+        {"draft_tokens": -1},
+        {"max_model_len": 1},
+        {"page_size": 0},
+        {"num_pages": 1},
+        {"prefill_chunk": 0},
+        {"seed": -3},
+        {"dtype": "float16"},
+    ],
+)
+def test_bad_options_are_refused(field):
+    """Each bad size is named."""
+    (name,) = field
+    with pytest.raises(EngineError, match=name):
+        EngineOptions(**field)
+
+
+def test_pool_covers_every_worst_case_by_default():
+    """By default nobody waits for pages: one table width each, and the null page."""
+    options = EngineOptions(max_requests=3, draft_tokens=4, max_model_len=60, page_size=16)
+    assert options.limits.table_width == 4
+    assert options.pool_pages == 13

@@ -1,0 +1,1 @@
+"""One row a query token, lengths from the device."""

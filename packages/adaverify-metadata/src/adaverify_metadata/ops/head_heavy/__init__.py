@@ -1,0 +1,1 @@
+"""The schedule whose first slots take the remainder."""

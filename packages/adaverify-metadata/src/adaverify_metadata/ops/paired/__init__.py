@@ -1,0 +1,1 @@
+"""Two query tokens of one request a row."""

@@ -1,0 +1,1 @@
+"""The tail-heavy schedule over greedy pairs of rows."""

@@ -1,0 +1,1 @@
+"""The schedule whose last slots take the remainder."""

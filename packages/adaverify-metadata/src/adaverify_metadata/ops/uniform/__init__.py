@@ -1,0 +1,1 @@
+"""One row a request, all of one length known on the host."""

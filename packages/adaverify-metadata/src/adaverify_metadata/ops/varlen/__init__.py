@@ -1,0 +1,1 @@
+"""One row a query token, grouped by request indices."""

@@ -1,0 +1,134 @@
+"""Plots of a cost table and of a trace; matplotlib is imported when one is asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from adaverify_contracts import AdaverifyError, StepRecord, TraceError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Curve(Protocol):
+    """Step time over executed tokens, for one number of requests and one context."""
+
+    @property
+    def requests(self) -> int:
+        """Decode requests in the step."""
+        ...
+
+    @property
+    def context(self) -> int:
+        """KV length of each request."""
+        ...
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        """Executed query tokens, rising."""
+        ...
+
+    @property
+    def measured(self) -> Sequence[float]:
+        """Seconds as measured."""
+        ...
+
+    @property
+    def seconds(self) -> Sequence[float]:
+        """Seconds as the planner uses them, never falling."""
+        ...
+
+
+class CostCurves(Protocol):
+    """What a plot needs of ``adaverify_verification.CostTable``."""
+
+    @property
+    def curves(self) -> Sequence[Curve]:
+        """One a (requests, context)."""
+        ...
+
+
+def plot_cost_curve(table: CostCurves, path: str | os.PathLike[str]) -> Path:
+    """Plot step time over tokens, one line a (requests, context), and return the file written.
+
+    Points are measurements in milliseconds, lines the monotone curve that the planner uses. The suffix of
+    ``path`` chooses the format.
+
+    Raises:
+        AdaverifyError: matplotlib is not installed or does not know the suffix.
+    """
+    figure = _figure()
+    axes = figure.add_subplot()
+    for curve in table.curves:
+        label = f"{curve.requests} requests, context {curve.context}"
+        (line,) = axes.plot(
+            curve.tokens, [1e3 * value for value in curve.seconds], drawstyle="steps-pre", label=label
+        )
+        axes.plot(
+            curve.tokens,
+            [1e3 * value for value in curve.measured],
+            linestyle="none",
+            marker="o",
+            color=line.get_color(),
+        )
+    axes.set_xlabel("query tokens executed")
+    axes.set_ylabel("step time, ms")
+    axes.set_ylim(bottom=0)
+    axes.set_title("Cost of a step: measured (points) and used (lines)")
+    if table.curves:
+        axes.legend(fontsize="small")
+    return _save(figure, path)
+
+
+def plot_trace(records: Sequence[StepRecord], path: str | os.PathLike[str]) -> Path:
+    """Plot scheduled, verified and accepted drafts, and predicted and realised time, over steps.
+
+    Raises:
+        TraceError: there are no records.
+        AdaverifyError: matplotlib is not installed or does not know the suffix.
+    """
+    if not records:
+        problem = "a trace without records cannot be plotted"
+        raise TraceError(problem, path=str(path), remedy="record at least one step")
+    steps = [record.step for record in records]
+    figure = _figure()
+    drafts, times = figure.subplots(2, 1, sharex=True)
+    for name in ("scheduled", "verified", "accepted"):
+        drafts.plot(steps, [getattr(record, name) for record in records], label=name, linewidth=1)
+    drafts.set_ylabel("draft tokens")
+    drafts.legend(fontsize="small")
+    for name in ("predicted_seconds", "realised_seconds"):
+        values = [getattr(record, name) for record in records]
+        milliseconds = [float("nan") if value is None else 1e3 * value for value in values]
+        times.plot(steps, milliseconds, label=name.split("_", maxsplit=1)[0], linewidth=1)
+    times.set_ylabel("step time, ms")
+    times.set_xlabel("step")
+    times.legend(fontsize="small")
+    return _save(figure, path)
+
+
+def _figure() -> Figure:
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        problem = "a plot needs matplotlib, which is not installed"
+        raise AdaverifyError(problem, remedy="install adaverify-replay[plot]") from error
+    # A figure of its own: pyplot would keep global state and choose a backend from the user's environment.
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _save(figure: Any, path: str | os.PathLike[str]) -> Path:
+    target = Path(path)
+    try:
+        figure.savefig(target)
+    except (OSError, ValueError) as error:
+        problem = f"the plot cannot be written: {error}"
+        remedy = "choose a writable path that ends in .png, .svg or .pdf"
+        raise AdaverifyError(problem, arrived=str(target), remedy=remedy) from error
+    return target

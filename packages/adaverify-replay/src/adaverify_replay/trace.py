@@ -1,0 +1,282 @@
+"""The trace: one JSON line a step after one header line."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from types import NoneType, TracebackType, UnionType
+from typing import Any, get_args, get_type_hints
+
+from adaverify_contracts import StepRecord, TraceError
+
+FORMAT = "adaverify-trace"
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TraceHeader:
+    """The first line: what the records were measured on.
+
+    Attributes:
+        version: version of the format; this package reads and writes version 1.
+        fingerprint: GPU, torch, kernels, model, ladder and K, as the cost table names them.
+        settings: the settings in force, JSON-ready.
+    """
+
+    version: int = VERSION
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the JSON-ready header."""
+        return {
+            "format": FORMAT,
+            "version": self.version,
+            "fingerprint": dict(self.fingerprint),
+            "settings": dict(self.settings),
+        }
+
+
+class TraceWriter:
+    """Appends step records to a file, whole lines only.
+
+    Lines reach the operating system together, in one write, every ``flush_every`` records and on ``close``: a
+    crash of this process loses at most that many records and never leaves half of one. With ``sync`` each
+    flush also waits for the disk, which survives a crash of the machine. Opening an existing trace appends to
+    it; a last line that a crash cut short is dropped and counted in ``dropped_bytes``.
+
+    Args:
+        path: the file; its folder must exist.
+        header: written when the file is new. An existing file must carry an equal one.
+        flush_every: records per flush, at least 1.
+        sync: whether a flush waits for the disk.
+
+    Raises:
+        TraceError: the file cannot be opened, is no trace, or belongs to another setup.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        header: TraceHeader | None = None,
+        *,
+        flush_every: int = 16,
+        sync: bool = False,
+    ) -> None:
+        self._path = Path(path)
+        self._flush_every = max(1, flush_every)
+        self._sync = sync
+        self._lines: list[str] = []
+        self.dropped_bytes = 0
+        header = header or TraceHeader()
+        try:
+            self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        except OSError as error:
+            raise self._error("cannot be opened for appending", error) from error
+        self._open = True
+        try:
+            self._start(header)
+        except BaseException:
+            self._open = False
+            os.close(self._descriptor)
+            raise
+
+    def write(self, record: StepRecord) -> None:
+        """Append one record.
+
+        Raises:
+            TraceError: the writer is closed, a number is not finite, or the disk refuses.
+        """
+        if not self._open:
+            problem = "the writer is closed"
+            raise TraceError(problem, path=str(self._path), remedy="write before close()")
+        try:
+            self._lines.append(_line(record.as_dict()))
+        except ValueError as error:
+            problem = f"the record of step {record.step} is not JSON: {error}"
+            raise TraceError(problem, path=str(self._path), remedy="record finite numbers or None") from error
+        if len(self._lines) >= self._flush_every:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand every buffered line to the operating system, in one write."""
+        if self._lines:
+            self._append("".join(self._lines))
+            self._lines.clear()
+
+    def close(self) -> None:
+        """Flush and close; closing twice is harmless."""
+        if not self._open:
+            return
+        try:
+            self.flush()
+        finally:
+            self._open = False
+            os.close(self._descriptor)
+
+    def __enter__(self) -> TraceWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _start(self, header: TraceHeader) -> None:
+        content = self._path.read_bytes()
+        whole = content[: content.rfind(b"\n") + 1]
+        self.dropped_bytes = len(content) - len(whole)
+        if self.dropped_bytes:
+            if not whole and not content.startswith(b'{"format"'):
+                problem = "the file holds something else than a trace"
+                raise TraceError(problem, path=str(self._path), line=1, remedy="choose another path")
+            os.ftruncate(self._descriptor, len(whole))
+        if not whole:
+            self._append(_line(header.as_dict()))
+            return
+        found = _header(str(self._path), whole[: whole.index(b"\n")].decode("utf-8", "replace"))
+        if found.as_dict() != json.loads(_line(header.as_dict())):
+            problem = "the trace belongs to another setup"
+            raise TraceError(
+                problem,
+                path=str(self._path),
+                line=1,
+                arrived=found.as_dict(),
+                allowed=f"a header equal to {header.as_dict()}",
+                remedy="write to a new file",
+            )
+
+    def _append(self, text: str) -> None:
+        data = text.encode("utf-8")
+        try:
+            while data:
+                data = data[os.write(self._descriptor, data) :]
+            if self._sync:
+                os.fsync(self._descriptor)
+        except OSError as error:
+            raise self._error("cannot be written", error) from error
+
+    def _error(self, problem: str, error: OSError) -> TraceError:
+        return TraceError(
+            f"{problem}: {error.strerror}", path=str(self._path), remedy="choose a writable path with room"
+        )
+
+
+def read_trace(path: str | os.PathLike[str], *, allow_torn_tail: bool = False) -> list[StepRecord]:
+    """Return the records of a trace, in file order.
+
+    Args:
+        path: the file.
+        allow_torn_tail: drop a last line without a line end, as a crash of the machine may leave it.
+
+    Raises:
+        TraceError: the file is missing, or a line is corrupt; the error carries the line's number.
+    """
+    lines = _lines(path)
+    _header(str(path), lines[0] if lines else "")
+    if allow_torn_tail and len(lines) > 1 and not lines[-1].endswith("\n"):
+        lines.pop()
+    return [_record(str(path), number, line) for number, line in enumerate(lines[1:], start=2)]
+
+
+def read_header(path: str | os.PathLike[str]) -> TraceHeader:
+    """Return the header of a trace.
+
+    Raises:
+        TraceError: the file is missing, or its first line is no header of a version this package reads.
+    """
+    lines = _lines(path)
+    return _header(str(path), lines[0] if lines else "")
+
+
+def _lines(path: str | os.PathLike[str]) -> list[str]:
+    try:
+        content = Path(path).read_bytes()
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror}"
+        raise TraceError(problem, path=str(path), remedy="check the path") from error
+    # Only \n ends a line: str.splitlines would also cut at characters that JSON text may hold.
+    return [part.decode("utf-8", "replace") + "\n" for part in content.split(b"\n")[:-1]] + [
+        part.decode("utf-8", "replace") for part in content.split(b"\n")[-1:] if part
+    ]
+
+
+def _line(value: dict[str, Any]) -> str:
+    return json.dumps(value, allow_nan=False, separators=(",", ":")) + "\n"
+
+
+def _object(path: str, number: int, line: str) -> dict[str, Any]:
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        cut = "" if line.endswith("\n") else "; it has no line end, so a crash may have cut it"
+        problem = f"the line is not JSON ({error}){cut}"
+        remedy = "remove the line, or read with allow_torn_tail=True if it is the last"
+        raise TraceError(problem, path=path, line=number, arrived=line[:80], remedy=remedy) from error
+    if not isinstance(value, dict):
+        problem = "the line is not a JSON object"
+        raise TraceError(problem, path=path, line=number, arrived=line[:80], remedy="remove the line")
+    return value
+
+
+def _header(path: str, line: str) -> TraceHeader:
+    if not line:
+        problem = "the file is empty"
+        raise TraceError(problem, path=path, line=1, allowed="a header line", remedy="record a run first")
+    value = _object(path, 1, line)
+    if value.get("format") != FORMAT:
+        problem = "the first line is not a trace header"
+        allowed = f'an object whose "format" is "{FORMAT}"'
+        raise TraceError(problem, path=path, line=1, arrived=value.get("format"), allowed=allowed)
+    if value.get("version") != VERSION:
+        problem = "the trace has a version that this package does not read"
+        remedy = "read it with the adaverify-replay that wrote it"
+        raise TraceError(
+            problem, path=path, line=1, arrived=value.get("version"), allowed=f"{VERSION}", remedy=remedy
+        )
+    parts = {name: value.get(name) for name in ("fingerprint", "settings")}
+    for name, part in parts.items():
+        if not isinstance(part, dict):
+            problem = f"the header's {name} is not an object"
+            raise TraceError(problem, path=path, line=1, arrived=part, remedy="record the run again")
+    return TraceHeader(VERSION, parts["fingerprint"] or {}, parts["settings"] or {})
+
+
+_TYPES = get_type_hints(StepRecord)
+_REQUIRED = {item.name for item in fields(StepRecord)}
+
+
+def _record(path: str, number: int, line: str) -> StepRecord:
+    value = _object(path, number, line)
+    if set(value) != _REQUIRED:
+        problem = "the record does not have the fields of a step record"
+        missing, extra = sorted(_REQUIRED - set(value)), sorted(set(value) - _REQUIRED)
+        arrived = {"missing": missing, "unknown": extra}
+        raise TraceError(problem, path=path, line=number, arrived=arrived, remedy="remove the line")
+    if isinstance(value["fallbacks"], list):
+        value["fallbacks"] = tuple(value["fallbacks"])
+    for name, item in value.items():
+        if not _fits(item, _TYPES[name]):
+            problem = f"the record's {name} has the wrong type"
+            wanted = getattr(_TYPES[name], "__name__", str(_TYPES[name]))
+            raise TraceError(
+                problem, path=path, line=number, arrived=item, allowed=wanted, remedy="remove the line"
+            )
+    return StepRecord(**value)
+
+
+def _fits(value: object, kind: Any) -> bool:
+    if isinstance(kind, UnionType):
+        return any(_fits(value, option) for option in get_args(kind))
+    if kind is NoneType:
+        return value is None
+    if isinstance(value, bool):
+        return False
+    if kind is float:
+        return isinstance(value, (int, float))
+    if isinstance(value, tuple):
+        return all(isinstance(item, str) for item in value)
+    return isinstance(value, kind)

@@ -1,0 +1,70 @@
+"""Plots: real files, drawn without a display and without global state."""
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from adaverify_contracts import AdaverifyError, TraceError
+from adaverify_replay import plot_cost_curve, plot_trace
+
+matplotlib = pytest.importorskip("matplotlib")
+
+
+@pytest.fixture
+def table():
+    """A table of two curves, one with an outlier."""
+    return SimpleNamespace(
+        curves=(
+            SimpleNamespace(
+                requests=1,
+                context=512,
+                tokens=(1, 2, 4),
+                measured=(0.03, 0.02, 0.04),
+                seconds=(0.025, 0.025, 0.04),
+            ),
+            SimpleNamespace(
+                requests=8, context=512, tokens=(8, 64), measured=(0.05, 0.09), seconds=(0.05, 0.09)
+            ),
+        )
+    )
+
+
+def test_a_cost_curve_is_drawn_with_its_points(table, tmp_path):
+    """One line and one row of points a curve, in milliseconds."""
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        drawing = plot_cost_curve(table, tmp_path / "cost.svg").read_text()
+    assert "1 requests, context 512" in drawing
+    assert "8 requests, context 512" in drawing
+    assert "step time, ms" in drawing
+    assert plot_cost_curve(table, tmp_path / "cost.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_an_empty_table_still_gives_axes(tmp_path):
+    """No curve, no crash."""
+    assert plot_cost_curve(SimpleNamespace(curves=()), tmp_path / "cost.png").stat().st_size > 0
+
+
+def test_a_trace_is_drawn_with_gaps_where_nothing_was_measured(record, tmp_path):
+    """None is a gap, not a zero."""
+    records = [record(step=step, realised_seconds=None if step % 2 else 0.02) for step in range(6)]
+    assert plot_trace(records, tmp_path / "trace.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_trace_without_records_is_refused(tmp_path):
+    """There is nothing to see."""
+    with pytest.raises(TraceError, match="without records"):
+        plot_trace([], tmp_path / "trace.png")
+
+
+def test_an_unknown_suffix_says_what_to_write(table, tmp_path):
+    """The format comes from the suffix."""
+    with pytest.raises(AdaverifyError, match=r"\.png, \.svg or \.pdf"):
+        plot_cost_curve(table, tmp_path / "cost.nonsense")
+
+
+def test_importing_the_package_leaves_matplotlib_alone():
+    """matplotlib is an extra: it is loaded when a plot is asked for."""
+    code = "import sys, adaverify_replay; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,297 @@
+"""Putting a verifier together from settings, plugins and a capability."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import torch
+
+from adaverify_capability import probe
+from adaverify_contracts import (
+    Capability,
+    DecodeRowBuilder,
+    DecodeStrategyDescriptor,
+    DrafterDescriptor,
+    GraphSupport,
+    KernelLevel,
+    Limits,
+    LimitsError,
+    NoStrategyError,
+    Seen,
+    SettingsError,
+)
+from adaverify_graphs import GraphMode, resolve_mode
+from adaverify_runtime.backends import BackendSelection, select_backend
+from adaverify_runtime.capture import GraphedSteps
+from adaverify_runtime.loading import load_plugins
+from adaverify_runtime.observers import ObserverQueue
+from adaverify_runtime.plugins import PluginManager, pick
+from adaverify_runtime.report import StartupReport, components, plugin_warnings
+from adaverify_runtime.selection import Selection, select_strategies
+from adaverify_runtime.settings import Mode, PlannerSettings, Settings, read_settings
+from adaverify_runtime.staging import StaticInputs
+from adaverify_runtime.verifier import Parts, Verifier
+from adaverify_verification import CostModel, CostTable, ManagerOptions, VerificationManager, make_relay
+from adaverify_verification.assignment.launch import check_limits
+
+_LEVELS = {
+    "never": GraphSupport.NEVER,
+    "uniform": GraphSupport.UNIFORM_BATCH,
+    "varlen": GraphSupport.VARLEN_DECODE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What every choice is made on: settings, plugins, device and its capability."""
+
+    settings: Settings
+    plugins: PluginManager
+    device: torch.device
+    capability: Capability
+    mode: str
+
+    @property
+    def level(self) -> GraphSupport | None:
+        """The graph level the user asked for, None when the choice is open."""
+        name = self.settings.graphs.mode
+        return None if name is None else _LEVELS[name]
+
+    def wants_ragged_graphs(self, backends: BackendSelection) -> bool:
+        """Return whether ragged decode steps will be captured."""
+        captures = backends.chosen is not None and backends.chosen.captures
+        return captures and self.level in (None, GraphSupport.VARLEN_DECODE)
+
+
+def prepare(
+    *,
+    device: str | torch.device | None,
+    mode: str | None,
+    settings: Settings | None,
+    plugins: PluginManager | None,
+    capability: Capability | None,
+) -> Ground:
+    """Read settings, load plugins and probe the device, as far as they are not given.
+
+    Raises:
+        SettingsError, PluginError, CapabilityError: as ``read_settings``, ``load_plugins`` and ``probe`` do.
+    """
+    settings = settings or read_settings()
+    mode = settings.planner.mode if mode is None else mode
+    if mode not in get_args(Mode):
+        raise SettingsError({"ADAVERIFY_PLANNER_MODE": (mode, "none, fixed or adaptive")})
+    plugins = plugins or load_plugins(settings)
+    where = resolve_device(settings.device.name if device is None else device)
+    if capability is None:
+        probes = [entry.descriptor for entry in plugins.probes()]
+        capability = probe(where, probes, override=settings.device.override)
+    plugins.check_requirements(capability)
+    return Ground(settings, plugins, where, capability, mode)
+
+
+def resolve_device(name: str | torch.device) -> torch.device:
+    """Return the torch device of a name; ``auto`` is the accelerator when torch finds one, else the CPU."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
+
+
+def assemble(
+    limits: Limits,
+    *,
+    device: str | torch.device | None = None,
+    mode: Mode | None = None,
+    settings: Settings | None = None,
+    plugins: PluginManager | None = None,
+    capability: Capability | None = None,
+    drafter: DrafterDescriptor | None = None,
+    cost_table: CostTable | None = None,
+    strategy: str | None = None,
+) -> Verifier:
+    """Assemble a verifier: choose every part, allocate every buffer, and report all of it.
+
+    Args:
+        limits: sizes fixed at start.
+        device: run device; the setting ``ADAVERIFY_DEVICE_NAME`` when None.
+        mode: ``none``, ``fixed`` or ``adaptive``; the setting ``ADAVERIFY_PLANNER_MODE`` when None.
+        settings: all settings; read from the environment when None.
+        plugins: loaded plugins; discovered when None.
+        capability: what the device can do; probed when None. Injectable.
+        drafter: what the drafter declares; without it the strictest law is assumed for sampled requests.
+        cost_table: measured step times; without one everything is verified, state ``unpriced``.
+        strategy: a decode strategy by name; the setting ``ADAVERIFY_DEVICE_STRATEGY`` when None.
+
+    Raises:
+        SettingsError: a setting is wrong.
+        PluginError: a plugin breaks its contract, or a named one cannot be used.
+        CapabilityError: the device cannot be probed, or a named backend does not fit.
+        NoStrategyError: no decode strategy fits, or the named one does not; carries all reasons.
+        LosslessError: signal, policy and drafter are unsafe together and the setting is ``refuse``.
+    """
+    ground = prepare(device=device, mode=mode, settings=settings, plugins=plugins, capability=capability)
+    settings, named = ground.settings, strategy or ground.settings.device.strategy
+    backends = select_backend(ground.plugins, ground.capability, settings.graphs.backend)
+    selection = select_strategies(
+        ground.plugins,
+        ground.capability,
+        limits,
+        ground.mode,
+        named,
+        use_graphs=ground.wants_ragged_graphs(backends),
+    )
+    level = _graph_mode(ground, backends, selection)
+    inputs = StaticInputs(limits, ground.device)
+    ragged = _allocate(selection.ragged, limits, ground)
+    uniform = _allocate(selection.uniform, limits, ground)
+    manager, notes = _manager(ground, limits, drafter, cost_table)
+    graphs = _graphs(ground, limits, backends, level, (ragged, uniform), inputs, manager)
+    notes = (*selection.notes, *notes, f"graphs: {level.support.name}, {level.reason}")
+    report = build_report(ground, selection, backends, notes=notes, drafter=drafter)
+    observers = ObserverQueue(ground.plugins.step_observers(), settings.plugins.observer_queue)
+    return Verifier(
+        Parts(
+            limits=limits,
+            device=ground.device,
+            capability=ground.capability,
+            manager=manager,
+            ragged=ragged,
+            uniform=uniform,
+            inputs=inputs,
+            graphs=graphs,
+            observers=observers,
+            report=report,
+        )
+    )
+
+
+def build_report(
+    ground: Ground,
+    selection: Selection,
+    backends: BackendSelection,
+    *,
+    notes: tuple[str, ...] = (),
+    problems: tuple[str, ...] = (),
+    drafter: DrafterDescriptor | None = None,
+) -> StartupReport:
+    """Return the start-up report of what was discovered and chosen."""
+    settings, plugins = ground.settings, ground.plugins
+    chosen = settings.planner
+    return StartupReport(
+        mode=ground.mode,
+        capability=ground.capability,
+        plugins=plugins.plugins(),
+        strategies=selection.candidates,
+        backends=backends.candidates,
+        signals=components(plugins.signals(), ("seen", "reads_scores"), chosen.signal),
+        policies=components(plugins.policies(), ("reads",), chosen.policy),
+        drafters=components(
+            plugins.drafters(), ("seen", "deterministic"), None if drafter is None else drafter.name
+        ),
+        models=components(plugins.models(), ("description",)),
+        notes=notes,
+        warnings=(*settings.warnings, *plugin_warnings(plugins)),
+        problems=problems,
+        settings=settings.as_dict(),
+    )
+
+
+def _graph_mode(ground: Ground, backends: BackendSelection, selection: Selection) -> GraphMode:
+    captured = selection.ragged or selection.uniform
+    if ground.level is GraphSupport.UNIFORM_BATCH and selection.uniform is not None:
+        captured = selection.uniform
+    if captured is None:
+        return GraphMode(GraphSupport.NEVER, ground.level, "no decode strategy fits")
+    return resolve_mode(
+        ground.level,
+        strategy=captured.graph_support,
+        device_lengths=captured.device_lengths,
+        backend_captures=backends.chosen is not None and backends.chosen.captures,
+    )
+
+
+def _graphs(
+    ground: Ground,
+    limits: Limits,
+    backends: BackendSelection,
+    level: GraphMode,
+    builders: tuple[DecodeRowBuilder | None, DecodeRowBuilder | None],
+    inputs: StaticInputs,
+    manager: VerificationManager,
+) -> GraphedSteps | None:
+    ragged, uniform = builders
+    only_uniform = level.support is GraphSupport.UNIFORM_BATCH and uniform is not None
+    builder = uniform if only_uniform else ragged
+    if level.support is GraphSupport.NEVER or backends.chosen is None or builder is None:
+        return None
+    return GraphedSteps(
+        backends.chosen.factory(ground.device),
+        limits,
+        level.support,
+        builder,
+        inputs,
+        manager.buffers,
+        max_graphs=ground.settings.graphs.max_graphs,
+        bytes_limit=ground.settings.graphs.bytes_limit,
+    )
+
+
+def _allocate(
+    descriptor: DecodeStrategyDescriptor | None, limits: Limits, ground: Ground
+) -> DecodeRowBuilder | None:
+    if descriptor is None:
+        return None
+    try:
+        return descriptor.allocate(limits, ground.device, ground.capability)
+    except LimitsError as error:
+        # A strategy that learns only now that it cannot serve is no reason to take another in silence.
+        problem = f"decode strategy {descriptor.name!r} was chosen and refused these limits"
+        remedy = "change the limits, or name another strategy"
+        raise NoStrategyError(problem, {descriptor.name: (str(error),)}, remedy=remedy) from error
+
+
+def _manager(
+    ground: Ground, limits: Limits, drafter: DrafterDescriptor | None, cost_table: CostTable | None
+) -> tuple[VerificationManager, tuple[str, ...]]:
+    plugins, chosen = ground.plugins, ground.settings.planner
+    backend, why = assign_backend(ground.device, ground.capability, limits)
+    notes = [f"assignment: {backend}, {why}"]
+    if drafter is None:
+        strictest = "sampled requests are planned as if its scores had seen the drawn token"
+        notes.append(f"drafter: not declared, so {strictest}")
+    manager = VerificationManager(
+        limits,
+        ground.device,
+        signal=pick(plugins.signals(), "signal", chosen.signal).descriptor,
+        policy=pick(plugins.policies(), "policy", chosen.policy).descriptor,
+        cost=CostModel(cost_table, online=chosen.online),
+        tiers=(),
+        options=manager_options(chosen, ground.mode),
+        drafter_seen=Seen.DRAWN_TOKEN if drafter is None else drafter.seen,
+        drafter_deterministic=drafter is not None and drafter.deterministic,
+        assign_backend=backend,
+        relay=make_relay(limits, ground.device, ground.settings.relay.depth),
+    )
+    if ground.mode == "adaptive" and not manager.cost.priced:
+        notes.append(f"unpriced: everything is verified, {manager.cost.reason}")
+    return manager, tuple(notes)
+
+
+def manager_options(settings: PlannerSettings, mode: str) -> ManagerOptions:
+    """Return the manager's plain options of these settings, with the mode in force."""
+    values: dict[str, Any] = settings.model_dump(exclude={"mode", "signal", "policy"})
+    return ManagerOptions(mode=mode, **values)
+
+
+def assign_backend(device: torch.device, capability: Capability, limits: Limits) -> tuple[str, str]:
+    """Return the backend of the assignment and why: Triton where it was executed and serves the limits."""
+    if device.type == "cpu":
+        return "torch", "the device is a CPU"
+    report = capability.kernel("triton")
+    if report.level is not KernelLevel.EXECUTED:
+        return "torch", f"triton is {report.level.name.lower()}: {report.reason}"
+    try:
+        check_limits(limits)
+    except LimitsError as error:
+        return "torch", error.problem
+    return "triton", "it was executed here and serves these limits"

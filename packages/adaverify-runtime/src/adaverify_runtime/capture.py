@@ -1,0 +1,150 @@
+"""Decode steps in graphs: which sizes, what is captured, and how a replay is fed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from adaverify_contracts import (
+    DecodeBatch,
+    DecodeRowBuilder,
+    GraphBackend,
+    GraphKey,
+    GraphSupport,
+    Limits,
+    Plan,
+)
+from adaverify_graphs import (
+    BufferSet,
+    CaptureReport,
+    GraphCache,
+    Ladder,
+    Progress,
+    capture_query_lens,
+    choose_ladder,
+)
+from adaverify_runtime.staging import Staged, StaticInputs
+from adaverify_verification import Assignment
+
+Step = Callable[[Staged, GraphKey], Any]
+"""The caller's part of a decode step: attention, model, sampling; it reads ``Staged`` and its own buffers."""
+
+
+class GraphedSteps:
+    """Captured decode steps over static inputs.
+
+    A captured step builds the rows from the assignment's static boundaries and then runs the caller's step.
+    The assignment itself is launched before the replay, since its budget and its confidences are per step.
+
+    Args:
+        backend: captures and replays.
+        limits: sizes.
+        mode: the level in force; ``UNIFORM_BATCH`` captures full batches only.
+        builder: builds the rows inside the graph.
+        inputs: static inputs.
+        assignment: the assignment's static tensors by name.
+        max_graphs: the most sizes to capture, None for no limit.
+        bytes_limit: the most bytes that captures may hold, None for no limit.
+    """
+
+    def __init__(
+        self,
+        backend: GraphBackend,
+        limits: Limits,
+        mode: GraphSupport,
+        builder: DecodeRowBuilder,
+        inputs: StaticInputs,
+        assignment: Mapping[str, torch.Tensor],
+        *,
+        max_graphs: int | None = None,
+        bytes_limit: int | None = None,
+    ) -> None:
+        self._limits = limits
+        self._builder = builder
+        self._inputs = inputs
+        self._assignment = assignment
+        self._max_graphs = max_graphs
+        self._bytes_limit = bytes_limit
+        tensors = {f"input.{name}": tensor for name, tensor in inputs.buffers.items()}
+        tensors |= {f"assignment.{name}": tensor for name, tensor in assignment.items()}
+        tensors |= {f"rows.{name}": tensor for name, tensor in builder.buffers.items()}
+        self.cache = GraphCache(
+            backend, limits, buffers=BufferSet(tensors), mode=mode, bytes_limit=bytes_limit
+        )
+
+    @property
+    def strategy(self) -> str:
+        """Name of the strategy inside the graphs."""
+        return self._builder.strategy
+
+    @property
+    def tiers(self) -> tuple[int, ...]:
+        """Token counts that are really captured, rising."""
+        return tuple(sorted({key.tokens for key in self.cache.keys}))
+
+    def ladder(self, expected: Mapping[int, float] | None, bytes_of: Callable[[int], int] | None) -> Ladder:
+        """Return the sizes to capture; without ``bytes_of`` a byte limit is checked capture by capture."""
+        limit = self._bytes_limit if bytes_of is not None else None
+        return choose_ladder(self._limits, expected, self._max_graphs, limit, bytes_of)
+
+    def capture(self, step: Step, ladder: Ladder, progress: Progress | None = None) -> CaptureReport:
+        """Capture every size of the ladder, largest first; a size that fails is named and the rest stay."""
+        keys = ladder.keys(self._limits)
+        if self.cache.mode is GraphSupport.UNIFORM_BATCH:
+            # One graph a full batch: as many requests as the tokens are at K + 1 each.
+            longest = self._limits.max_query_len
+            keys = tuple(
+                GraphKey(key.tokens, key.tokens // longest, longest, key.table_width)
+                for key in keys
+                if key.tokens % longest == 0
+            )
+        return self.cache.capture_all(keys, lambda key: self._make_run(step, key), progress=progress)
+
+    def match(self, plan: Plan) -> GraphKey | None:
+        """Return the smallest captured size that serves the plan, None when it runs eagerly; misses count."""
+        longest = self._limits.max_query_len
+        batch = GraphKey(plan.requests + plan.budget, plan.requests, longest, self._limits.table_width)
+        prefill = plan.certain_tokens != plan.requests
+        return self.cache.match(None if prefill else batch, uniform=plan.uniform_query_len == longest)
+
+    def _make_run(self, step: Step, key: GraphKey) -> Callable[[], Any]:
+        lens = torch.tensor(capture_query_lens(key.tokens, key.requests, key.max_query_len - 1))
+        uniform = self.cache.mode is GraphSupport.UNIFORM_BATCH
+        assignment = self._views(key)
+        # The boundaries hold lengths that are valid for this size while it warms up and is captured.
+        assignment.admitted.copy_(lens - 1)
+        assignment.query_start_loc[0] = 0
+        assignment.query_start_loc[1:].copy_(lens.cumsum(0))
+        assignment.seq_lens.copy_(lens)
+        owner = torch.repeat_interleave(torch.arange(key.requests), lens)
+        assignment.token_request.copy_(owner)
+        assignment.token_offset.copy_(torch.arange(key.tokens) - (lens.cumsum(0) - lens)[owner])
+        batch = DecodeBatch(
+            query_start_loc=assignment.query_start_loc,
+            seq_lens=assignment.seq_lens,
+            block_table=self._inputs.block_table[: key.requests],
+            num_requests=key.requests,
+            num_tokens=key.tokens,
+            padded_tokens=key.tokens,
+            max_query_len=key.max_query_len,
+            uniform_query_len=key.max_query_len if uniform else None,
+        )
+
+        def run() -> Any:
+            rows = self._builder.build(batch)
+            reason = f"captured at {key.tokens} tokens"
+            return step(Staged(assignment, rows, self._builder.strategy, reason), key)
+
+        return run
+
+    def _views(self, key: GraphKey) -> Assignment:
+        buffers = self._assignment
+        return Assignment(
+            admitted=buffers["admitted"][: key.requests],
+            query_start_loc=buffers["query_start_loc"][: key.requests + 1],
+            seq_lens=buffers["seq_lens"][: key.requests],
+            token_request=buffers["token_request"][: key.tokens],
+            token_offset=buffers["token_offset"][: key.tokens],
+        )

@@ -1,0 +1,137 @@
+"""Finding plugins by entry point, with one outcome and one reason for each."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable
+from importlib import metadata
+from importlib.metadata import EntryPoint
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from adaverify_contracts import ENTRY_POINT_GROUP, DuplicateNameError, LoadOutcome, PluginError
+from adaverify_runtime.plugins import PluginManager, PluginOutcome
+from adaverify_runtime.settings import PluginSettings, Settings
+
+_CONTRACTS = "adaverify-contracts"
+
+
+def load_plugins(
+    settings: Settings | PluginSettings | None = None, entry_points: Iterable[EntryPoint] | None = None
+) -> PluginManager:
+    """Load every plugin that the settings allow and return the manager that holds them.
+
+    A plugin that fails on its own becomes an outcome with a reason and its traceback in the start-up report.
+    One that the user named (``enabled`` or ``required``) must load. Requirements on the device are checked
+    later, by ``PluginManager.check_requirements``, since probes come from plugins.
+
+    Args:
+        settings: all settings or those of the plugins; read from the environment when None.
+        entry_points: what to load instead of the installed group ``adaverify``.
+
+    Raises:
+        PluginError: a named plugin was not discovered, is disabled, has an unmet requirement, failed to
+            import or raised; or any plugin breaks the hook contract.
+        DuplicateNameError: two distributions offer one name.
+    """
+    chosen = settings.plugins if isinstance(settings, Settings) else settings or PluginSettings()
+    if entry_points is None:
+        entry_points = metadata.entry_points(group=ENTRY_POINT_GROUP)
+    manager = PluginManager()
+    named = tuple(dict.fromkeys((*(chosen.enabled or ()), *chosen.required)))
+    manager.name_explicitly(named)
+    found = _by_name(entry_points)
+    for name, entry_point in found.items():
+        outcome = _load_one(manager, chosen, name, entry_point)
+        if outcome is not None:
+            manager.record(outcome)
+    missing = tuple(name for name in named if name not in found)
+    if missing:
+        problem = f"a plugin that was named explicitly was not discovered: {', '.join(missing)}"
+        raise PluginError(
+            problem,
+            plugin=missing[0],
+            arrived=missing,
+            allowed=f"discovered: {manager.discovered()}",
+            remedy="install the distribution that provides it, or correct the name",
+        )
+    manager.fail_if_named([item for item in manager.plugins() if item.outcome is not LoadOutcome.LOADED])
+    return manager
+
+
+def _by_name(entry_points: Iterable[EntryPoint]) -> dict[str, EntryPoint]:
+    found: dict[str, EntryPoint] = {}
+    for entry_point in sorted(entry_points, key=lambda item: (item.name, _owner(item)[0])):
+        known = found.setdefault(entry_point.name, entry_point)
+        if known is not entry_point and (known.value, _owner(known)) != (
+            entry_point.value,
+            _owner(entry_point),
+        ):
+            raise DuplicateNameError("plugin", entry_point.name, (_owner(known)[0], _owner(entry_point)[0]))
+    return found
+
+
+def _load_one(
+    manager: PluginManager, settings: PluginSettings, name: str, entry_point: EntryPoint
+) -> PluginOutcome | None:
+    """Load one plugin; return its outcome unless it loaded, which the manager records itself."""
+    owner, version = _owner(entry_point)
+
+    def failed(outcome: LoadOutcome, reason: str, text: str = "") -> PluginOutcome:
+        return PluginOutcome(name, owner, version, outcome, reason, text)
+
+    if name in settings.disabled:
+        return failed(LoadOutcome.DISABLED, "ADAVERIFY_PLUGINS_DISABLED lists it")
+    if settings.enabled is not None and name not in (*settings.enabled, *settings.required):
+        return failed(LoadOutcome.DISABLED, "ADAVERIFY_PLUGINS_ENABLED does not list it")
+    if reason := _contracts_mismatch(entry_point):
+        return failed(LoadOutcome.UNMET, reason)
+    try:
+        plugin = entry_point.load()
+    except (ImportError, AttributeError) as error:
+        reason = f"importing {entry_point.value} failed: {_words(error)}"
+        return failed(LoadOutcome.IMPORT_FAILED, reason, traceback.format_exc())
+    except Exception as error:  # noqa: BLE001 - a stranger's module may raise anything; it is kept and reported
+        reason = f"{entry_point.value} raised while it was imported: {_words(error)}"
+        return failed(LoadOutcome.RAISED, reason, traceback.format_exc())
+    try:
+        manager.register(plugin, name, owner=owner, version=version)
+    except PluginError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a registration hook may raise anything; it is kept and reported
+        return failed(
+            LoadOutcome.RAISED, f"a registration hook raised: {_words(error)}", traceback.format_exc()
+        )
+    return None
+
+
+def _contracts_mismatch(entry_point: EntryPoint) -> str:
+    """Return why the plugin's declared range of the contracts excludes the installed ones, or nothing."""
+    try:
+        installed = metadata.version(_CONTRACTS)
+    except metadata.PackageNotFoundError:
+        # Run from a source tree: there is no version to compare with.
+        return ""
+    for text in (entry_point.dist.requires or ()) if entry_point.dist is not None else ():
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement:
+            continue
+        if canonicalize_name(requirement.name) != _CONTRACTS:
+            continue
+        applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if applies and not requirement.specifier.contains(installed, prereleases=True):
+            return f"needs {_CONTRACTS} {requirement.specifier}, installed is {installed}"
+    return ""
+
+
+def _owner(entry_point: EntryPoint) -> tuple[str, str]:
+    """Return the distribution's name and version; the module path where there is no distribution."""
+    if entry_point.dist is None:
+        return entry_point.value, ""
+    return entry_point.dist.name, entry_point.dist.version
+
+
+def _words(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,211 @@
+"""Choosing decode strategies: every candidate with all its reasons, and never a silent replacement."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from adaverify_contracts import (
+    Capability,
+    DecodeStrategyDescriptor,
+    GraphSupport,
+    Limits,
+    NoStrategyError,
+)
+from adaverify_runtime.plugins import PluginManager, Registered, pick
+
+RAGGED = "ragged"
+UNIFORM = "uniform"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One registered strategy as selection saw it.
+
+    Attributes:
+        role: ``ragged`` for strategies that read device lengths, else ``uniform``.
+        reasons: every reason why it cannot be used here, all at once; empty when it can.
+        chosen: whether a verifier would use it.
+    """
+
+    name: str
+    owner: str
+    version: str
+    role: str
+    priority: int
+    graph_support: GraphSupport
+    device_lengths: bool
+    evidence: str
+    reasons: tuple[str, ...]
+    chosen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The chosen strategies; either may be None, never both.
+
+    Attributes:
+        ragged: serves any query lengths, read from the device.
+        uniform: serves batches whose common query length the host knows; None means ragged serves those too.
+        candidates: every registered strategy, best first.
+        notes: in words, what was taken instead of what, and why.
+    """
+
+    ragged: DecodeStrategyDescriptor | None
+    uniform: DecodeStrategyDescriptor | None
+    candidates: tuple[Candidate, ...]
+    notes: tuple[str, ...]
+
+
+def select_strategies(
+    plugins: PluginManager,
+    capability: Capability,
+    limits: Limits | None,
+    mode: str,
+    named: str | None = None,
+    *,
+    use_graphs: bool = False,
+) -> Selection:
+    """Choose a ragged and a uniform strategy: priority first, then name.
+
+    Mode ``adaptive`` needs a strategy that reads device lengths and, when graphs are to be used, graph
+    support of ``VARLEN_DECODE``; both are checked together. The other modes can do with a uniform strategy
+    alone, and then refuse ragged batches.
+
+    Args:
+        plugins: the registered strategies.
+        capability: what the device can do; injectable.
+        limits: sizes of the deployment; None skips the strategies' own opinion of them.
+        mode: ``none``, ``fixed`` or ``adaptive``.
+        named: a strategy the user asked for; it must fit, and takes the role it can play.
+        use_graphs: whether decode steps will be captured.
+
+    Raises:
+        UnknownNameError: nothing registered ``named``.
+        NoStrategyError: the named strategy does not fit, or none does; carries all reasons of all.
+    """
+    entries = _ranked(plugins)
+    if named is not None:
+        pick(tuple(entries), "decode strategy", named)
+    reasons = {
+        entry.descriptor.name: _reasons(entry.descriptor, capability, limits, mode, use_graphs)
+        for entry in entries
+    }
+    if named is not None:
+        asked = next(entry.descriptor for entry in entries if entry.descriptor.name == named)
+        if mode == "adaptive" and not asked.device_lengths:
+            reasons[named] = (*reasons[named], _NOT_RAGGED)
+        if reasons[named]:
+            problem = f"decode strategy {named!r} was named explicitly and does not fit"
+            remedy = f"cure the reasons of {named}, or name no strategy to have one chosen"
+            raise NoStrategyError(problem, reasons, remedy=remedy)
+    notes: list[str] = []
+    ragged = _best(entries, reasons, RAGGED, named, notes)
+    uniform = _best(entries, reasons, UNIFORM, named, notes)
+    if ragged is None and (mode == "adaptive" or uniform is None):
+        needed = " that reads ragged lengths from the device" if mode == "adaptive" else ""
+        problem = f"mode {mode!r} needs a decode strategy{needed}, and none fits this device"
+        listed = {name: why or (_NOT_RAGGED,) for name, why in reasons.items()}
+        remedy = "cure the reasons of one of them, or turn trimming off with mode 'fixed'"
+        raise NoStrategyError(problem, listed, remedy=remedy if mode == "adaptive" else None)
+    if ragged is None:
+        notes.append(f"ragged: none fits; mode {mode!r} then refuses a batch whose query lengths differ")
+    if uniform is None:
+        notes.append("uniform: none fits; the ragged strategy serves uniform batches too")
+    chosen = {descriptor.name for descriptor in (ragged, uniform) if descriptor is not None}
+    candidates = tuple(_candidate(entry, reasons, chosen) for entry in entries)
+    return Selection(ragged, uniform, candidates, tuple(notes))
+
+
+def review_strategies(
+    plugins: PluginManager,
+    capability: Capability,
+    limits: Limits | None,
+    mode: str,
+    *,
+    use_graphs: bool = False,
+) -> tuple[Candidate, ...]:
+    """Return every registered strategy with all its reasons, best first, choosing none."""
+    entries = _ranked(plugins)
+    reasons = {
+        entry.descriptor.name: _reasons(entry.descriptor, capability, limits, mode, use_graphs)
+        for entry in entries
+    }
+    return tuple(_candidate(entry, reasons, set()) for entry in entries)
+
+
+def _ranked(plugins: PluginManager) -> list[Registered[DecodeStrategyDescriptor]]:
+    return sorted(
+        plugins.decode_strategies(), key=lambda entry: (-entry.descriptor.priority, entry.descriptor.name)
+    )
+
+
+_NOT_RAGGED = "does not read device lengths, so it cannot serve a trimmed batch"
+
+
+def _role(descriptor: DecodeStrategyDescriptor) -> str:
+    return RAGGED if descriptor.device_lengths else UNIFORM
+
+
+def _reasons(
+    descriptor: DecodeStrategyDescriptor,
+    capability: Capability,
+    limits: Limits | None,
+    mode: str,
+    use_graphs: bool,
+) -> tuple[str, ...]:
+    reasons = list(descriptor.requirements.unmet(capability))
+    if use_graphs:
+        ragged = descriptor.device_lengths and mode == "adaptive"
+        needed = GraphSupport.VARLEN_DECODE if ragged else GraphSupport.UNIFORM_BATCH
+        # In the other modes a ragged batch runs without a graph, so a ragged strategy needs no support.
+        if descriptor.graph_support < needed and (ragged or not descriptor.device_lengths):
+            reasons.append(f"graph support is {descriptor.graph_support.name}, needs {needed.name}")
+    if limits is not None and descriptor.supports is not None:
+        try:
+            reasons.extend(descriptor.supports(limits))
+        except Exception as error:  # noqa: BLE001 - a stranger's predicate; its failure is itself a reason
+            reasons.append(f"its question about limits raised {type(error).__name__}: {error}")
+    return tuple(reasons)
+
+
+def _best(
+    entries: list[Registered[DecodeStrategyDescriptor]],
+    reasons: dict[str, tuple[str, ...]],
+    role: str,
+    named: str | None,
+    notes: list[str],
+) -> DecodeStrategyDescriptor | None:
+    ranked = [entry.descriptor for entry in entries if _role(entry.descriptor) == role]
+    for descriptor in ranked:
+        if descriptor.name == named:
+            notes.append(f"{role}: {named} was named explicitly")
+            return descriptor
+    for place, descriptor in enumerate(ranked):
+        if reasons[descriptor.name]:
+            continue
+        skipped = "; ".join(
+            f"{better.name} (priority {better.priority}): {', '.join(reasons[better.name])}"
+            for better in ranked[:place]
+        )
+        taken = f"{role}: took {descriptor.name} (priority {descriptor.priority})"
+        notes.append(f"{taken} because of {skipped}" if skipped else f"{taken}, the highest that fits")
+        return descriptor
+    return None
+
+
+def _candidate(
+    entry: Registered[DecodeStrategyDescriptor], reasons: dict[str, tuple[str, ...]], chosen: set[str]
+) -> Candidate:
+    descriptor = entry.descriptor
+    return Candidate(
+        name=descriptor.name,
+        owner=entry.owner,
+        version=entry.version,
+        role=_role(descriptor),
+        priority=descriptor.priority,
+        graph_support=descriptor.graph_support,
+        device_lengths=descriptor.device_lengths,
+        evidence=descriptor.evidence,
+        reasons=reasons[descriptor.name],
+        chosen=descriptor.name in chosen,
+    )

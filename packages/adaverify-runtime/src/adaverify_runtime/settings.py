@@ -1,0 +1,253 @@
+"""Settings: the only place of the project that reads the environment.
+
+One class per concern; the variable of a field is the class's prefix and the field's name in capitals, for
+instance ``ADAVERIFY_PLUGINS_DISABLED``. Components never see these classes: they take plain dataclasses.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import platformdirs
+from pydantic import BeforeValidator, Field, ValidationError
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from adaverify_contracts import SettingsError
+from adaverify_runtime._nearest import suggestion
+
+PREFIX = "ADAVERIFY_"
+
+Mode = Literal["none", "fixed", "adaptive"]
+
+
+def _split(value: object) -> object:
+    """Turn ``a, b`` into ``("a", "b")``: lists in the environment are written with commas."""
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return value
+
+
+Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
+
+
+class _Section(BaseSettings):
+    """One concern. Values given as arguments win over the environment."""
+
+    model_config = SettingsConfigDict(frozen=True, extra="forbid", env_ignore_empty=True)
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise SettingsError(self._problems(error)) from None
+
+    @classmethod
+    def variables(cls) -> dict[str, str]:
+        """Return the environment variables of this section and the field each one sets."""
+        return {f"{cls.model_config['env_prefix']}{name}".upper(): name for name in cls.model_fields}
+
+    @classmethod
+    def _problems(cls, error: ValidationError) -> dict[str, tuple[object, str]]:
+        problems: dict[str, tuple[object, str]] = {}
+        for item in error.errors():
+            name = str(item["loc"][0]) if item["loc"] else "settings"
+            variable = f"{cls.model_config['env_prefix']}{name}".upper()
+            known = cls.model_fields.get(name)
+            if known is None:
+                form = "no such setting" + suggestion(variable, cls.variables())
+            else:
+                form = known.description or str(item["msg"])
+            problems.setdefault(variable, (item["input"], form))
+        return problems
+
+
+class DeviceSettings(_Section):
+    """Which device, what to take it for, and which decode strategy to use on it."""
+
+    model_config = SettingsConfigDict(env_prefix="ADAVERIFY_DEVICE_")
+
+    name: str = Field(
+        default="auto", min_length=1, description="a torch device such as cpu or cuda:0, or auto"
+    )
+    override: str | None = Field(
+        default=None,
+        min_length=1,
+        description="an architecture word of the capability table, to take the device for",
+    )
+    strategy: str | None = Field(
+        default=None, min_length=1, description="the name of a registered decode strategy"
+    )
+
+
+class PluginSettings(_Section):
+    """Which plugins to load. Names are those of entry points, separated by commas."""
+
+    model_config = SettingsConfigDict(env_prefix="ADAVERIFY_PLUGINS_")
+
+    enabled: Names | None = Field(
+        default=None, description="plugin names separated by commas; only these are loaded"
+    )
+    required: Names = Field(default=(), description="plugin names separated by commas; each must load")
+    disabled: Names = Field(
+        default=(), description="plugin names separated by commas; none of these is loaded"
+    )
+    observer_queue: int = Field(
+        default=64, ge=1, description="an int >= 1: records kept until observers are called"
+    )
+
+
+class PlannerSettings(_Section):
+    """How many drafts to verify: mode, signal, policy and guard."""
+
+    model_config = SettingsConfigDict(env_prefix="ADAVERIFY_PLANNER_")
+
+    mode: Mode = Field(default="adaptive", description="none, fixed or adaptive")
+    signal: str = Field(
+        default="calibrated", min_length=1, description="the name of a registered confidence signal"
+    )
+    policy: str = Field(default="ratio", min_length=1, description="the name of a registered budget policy")
+    margin: float = Field(
+        default=0.02, ge=0, le=10, description="a number in 0 .. 10: gain over full verification to ask for"
+    )
+    hysteresis: float = Field(
+        default=0.005, ge=0, le=1, description="a number in 0 .. 1: gain below which the tier stays"
+    )
+    warmup_steps: int = Field(
+        default=32, ge=0, description="an int >= 0: most steps verified fully while the signal learns"
+    )
+    explore_share: float = Field(
+        default=0.01, ge=0, le=0.5, description="a number in 0 .. 0.5: time that exploration may lose"
+    )
+    online: bool = Field(default=True, description="true or false: refresh the cost model while serving")
+    lossless: Literal["downgrade", "refuse"] = Field(default="downgrade", description="downgrade or refuse")
+    mixed_tiers: bool = Field(
+        default=False, description="true or false: pad batches with prefill chunks to the tiers too"
+    )
+
+
+class GraphSettings(_Section):
+    """Whether and how decode steps are captured."""
+
+    model_config = SettingsConfigDict(env_prefix="ADAVERIFY_GRAPHS_")
+
+    mode: Literal["never", "uniform", "varlen"] | None = Field(
+        default=None, description="never, uniform or varlen; unset means the highest available"
+    )
+    backend: str | None = Field(
+        default=None, min_length=1, description="the name of a registered graph backend"
+    )
+    max_graphs: int | None = Field(default=None, ge=1, description="an int >= 1: the most sizes to capture")
+    bytes_limit: int | None = Field(
+        default=None, ge=0, description="an int >= 0: bytes that captures may take"
+    )
+
+
+class RelaySettings(_Section):
+    """How confidences travel to the host."""
+
+    model_config = SettingsConfigDict(env_prefix="ADAVERIFY_RELAY_")
+
+    depth: int = Field(default=4, ge=2, description="an int >= 2: slots of the ring")
+
+
+class EngineSettings(_Section):
+    """Defaults of the reference engine; it turns them into its own options."""
+
+    model_config = SettingsConfigDict(env_prefix="ADAVERIFY_ENGINE_")
+
+    max_requests: int = Field(default=8, ge=1, description="an int >= 1: decode requests in one step")
+    draft_tokens: int = Field(default=7, ge=0, description="an int >= 0: K, draft tokens per request")
+    max_model_len: int = Field(default=2048, ge=1, description="an int >= 1: longest sequence in tokens")
+    page_size: int = Field(default=16, ge=1, description="an int >= 1: tokens in one KV page")
+    num_pages: int | None = Field(
+        default=None, ge=1, description="an int >= 1: KV pages; unset means enough for all"
+    )
+    prefill_chunk: int = Field(default=256, ge=1, description="an int >= 1: most prompt tokens in one step")
+    seed: int = Field(default=0, ge=0, description="an int >= 0")
+    dtype: Literal["float32", "bfloat16"] = Field(default="bfloat16", description="float32 or bfloat16")
+
+
+class PathSettings(_Section):
+    """Where files are kept."""
+
+    model_config = SettingsConfigDict(env_prefix="ADAVERIFY_PATHS_")
+
+    cache: Path = Field(
+        default_factory=lambda: Path(platformdirs.user_cache_dir("adaverify", appauthor=False)),
+        description="a folder for cost tables and calibration",
+    )
+    cost_table: Path | None = Field(
+        default=None, description="a cost table file written by `adaverify profile`"
+    )
+    trace: Path | None = Field(default=None, description="a file that step records are appended to")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All settings of a process.
+
+    Attributes:
+        warnings: what the environment holds that no setting reads, with the nearest known variable.
+    """
+
+    device: DeviceSettings = field(default_factory=DeviceSettings)
+    plugins: PluginSettings = field(default_factory=PluginSettings)
+    planner: PlannerSettings = field(default_factory=PlannerSettings)
+    relay: RelaySettings = field(default_factory=RelaySettings)
+    graphs: GraphSettings = field(default_factory=GraphSettings)
+    engine: EngineSettings = field(default_factory=EngineSettings)
+    paths: PathSettings = field(default_factory=PathSettings)
+    warnings: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return every section, JSON-ready, without the warnings."""
+        sections = {name: getattr(self, name) for name in _SECTIONS}
+        return {name: section.model_dump(mode="json") for name, section in sections.items()}
+
+
+_SECTIONS: dict[str, type[_Section]] = {
+    "device": DeviceSettings,
+    "plugins": PluginSettings,
+    "planner": PlannerSettings,
+    "relay": RelaySettings,
+    "graphs": GraphSettings,
+    "engine": EngineSettings,
+    "paths": PathSettings,
+}
+
+
+def read_settings() -> Settings:
+    """Read every section from the environment.
+
+    Raises:
+        SettingsError: names every variable that is wrong in any section, its value and the expected form.
+    """
+    problems: dict[str, tuple[object, str]] = {}
+    sections: dict[str, Any] = {}
+    for name, section in _SECTIONS.items():
+        try:
+            sections[name] = section()
+        except SettingsError as error:
+            problems.update(error.problems)
+    if problems:
+        raise SettingsError(problems)
+    return Settings(**sections, warnings=unknown_variables(os.environ))
+
+
+def known_variables() -> tuple[str, ...]:
+    """Return every environment variable that a setting reads."""
+    return tuple(variable for section in _SECTIONS.values() for variable in section.variables())
+
+
+def unknown_variables(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return a warning for each variable with our prefix that no setting reads."""
+    known = known_variables()
+    return tuple(
+        f"{name} is set and no setting reads it{suggestion(name.upper(), known)}"
+        for name in sorted(environment)
+        if name.upper().startswith(PREFIX) and name.upper() not in known
+    )

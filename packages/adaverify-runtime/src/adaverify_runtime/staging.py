@@ -1,0 +1,130 @@
+"""The static inputs of a step: the addresses that assignment, row builders and graphs read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from adaverify_contracts import DecodeRows, LayoutError, Limits, Plan, PlanError
+from adaverify_verification import Assignment
+
+PerRequest = torch.Tensor | np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """One step, ready for attention; views that the next ``stage`` rewrites.
+
+    Attributes:
+        assignment: which drafts are verified, and every boundary that follows.
+        rows: what the attention kernel reads.
+        strategy: name of the strategy that built the rows.
+        reason: why it was that one.
+    """
+
+    assignment: Assignment
+    rows: DecodeRows
+    strategy: str
+    reason: str
+
+
+class StaticInputs:
+    """Per-request inputs at fixed addresses.
+
+    Attributes:
+        scheduled: int32 [max_requests], -1 for padding requests.
+        kv_lens: int32 [max_requests], 0 for padding requests.
+        block_table: int32 [max_requests, table_width]; written only when the caller's table cannot be read
+            where it is.
+
+    Args:
+        limits: sizes.
+        device: run device.
+    """
+
+    def __init__(self, limits: Limits, device: torch.device) -> None:
+        self._limits = limits
+        self._device = device
+        requests, width = limits.max_requests, limits.table_width
+        self.scheduled = torch.full((requests,), -1, dtype=torch.int32, device=device)
+        self.kv_lens = torch.zeros(requests, dtype=torch.int32, device=device)
+        self.block_table = torch.zeros((requests, width), dtype=torch.int32, device=device)
+
+    @property
+    def buffers(self) -> Mapping[str, torch.Tensor]:
+        """Every static tensor by name; addresses never change."""
+        return {"scheduled": self.scheduled, "kv_lens": self.kv_lens, "block_table": self.block_table}
+
+    def load(
+        self, plan: Plan, scheduled: PerRequest, kv_lens: PerRequest, padded_requests: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Copy a step's per-request inputs and write the padding; return views [padded_requests].
+
+        Copies are enqueued, not waited for, when the sources are pinned or on the device.
+
+        Raises:
+            LayoutError: a length does not fit the plan or the limits.
+            PlanError: ``scheduled`` is on the host and holds fewer drafts than the plan verifies.
+        """
+        requests = plan.requests
+        if not (len(scheduled) == len(kv_lens) == requests <= padded_requests <= self._limits.max_requests):
+            problem = "the staged step does not fit the plan or the limits"
+            arrived = {
+                "scheduled": len(scheduled),
+                "kv_lens": len(kv_lens),
+                "plan.requests": requests,
+                "padded_requests": padded_requests,
+            }
+            allowed = (
+                f"one entry a planned request, padded_requests in {requests} .. {self._limits.max_requests}"
+            )
+            remedy = "pass the requests of the plan, in its order"
+            raise LayoutError(problem, arrived=arrived, allowed=allowed, remedy=remedy)
+        self._require_drafts(plan, scheduled)
+        for target, source, padding in ((self.scheduled, scheduled, -1), (self.kv_lens, kv_lens, 0)):
+            tensor = torch.from_numpy(source) if isinstance(source, np.ndarray) else source
+            target[:requests].copy_(tensor, non_blocking=True)
+            target[requests:padded_requests].fill_(padding)
+        return self.scheduled[:padded_requests], self.kv_lens[:padded_requests]
+
+    def table(self, block_table: torch.Tensor, requests: int, padded_requests: int) -> torch.Tensor:
+        """Return int32 [padded_requests, W]: the caller's table where it is, else a copy of its rows.
+
+        A table on the run device with a row for each padded request is read in place. A shorter one is copied
+        into the static table.
+
+        Raises:
+            LayoutError: it has fewer rows than there are requests, or another width than the static table.
+        """
+        in_place = block_table.dtype == torch.int32 and block_table.device == self.block_table.device
+        if in_place and len(block_table) >= padded_requests:
+            return block_table[:padded_requests]
+        return self.copy_table(block_table, requests)[:padded_requests]
+
+    def copy_table(self, block_table: torch.Tensor, requests: int) -> torch.Tensor:
+        """Copy the rows of real requests into the static table and return it whole.
+
+        Raises:
+            LayoutError: it has fewer rows than there are requests, or another width than the static table.
+        """
+        width = self._limits.table_width
+        if len(block_table) < requests or block_table.shape[1] != width:
+            problem = "the block table does not fit the static one"
+            allowed = f"at least {requests} rows of {width} page ids"
+            remedy = "keep one table of Limits.table_width columns for the life of the engine"
+            raise LayoutError(problem, arrived=tuple(block_table.shape), allowed=allowed, remedy=remedy)
+        self.block_table[:requests].copy_(block_table[:requests], non_blocking=True)
+        return self.block_table
+
+    def _require_drafts(self, plan: Plan, scheduled: PerRequest) -> None:
+        # Only host values are looked at: a device value would have to be waited for.
+        if isinstance(scheduled, np.ndarray) or scheduled.device.type == "cpu":
+            total = int(scheduled.sum())
+            if total < plan.budget:
+                problem = f"step {plan.step} schedules fewer drafts than its plan verifies"
+                allowed = f"at least {plan.budget} scheduled drafts"
+                remedy = "stage the schedule that was planned"
+                raise PlanError(problem, arrived=total, allowed=allowed, remedy=remedy)

@@ -1,0 +1,260 @@
+"""The verifier: the one object an engine talks to."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from adaverify_contracts import (
+    Capability,
+    DecodeBatch,
+    DecodeRowBuilder,
+    GraphKey,
+    Limits,
+    Plan,
+    StepOutcome,
+    StepRecord,
+    StepState,
+)
+from adaverify_graphs import CaptureReport, Progress
+from adaverify_runtime.capture import GraphedSteps, Step
+from adaverify_runtime.decision import Decision, decide_strategy
+from adaverify_runtime.observers import DisabledObserver, ObserverQueue
+from adaverify_runtime.report import StartupReport
+from adaverify_runtime.staging import PerRequest, Staged, StaticInputs
+from adaverify_verification import Assignment, VerificationManager
+
+# Outcomes arrive a few steps after their stage; strategies of steps whose outcome never came are dropped.
+_STAGED_DEPTH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What ``assemble`` puts together; ``ragged`` and ``uniform`` are builders, either may be None."""
+
+    limits: Limits
+    device: torch.device
+    capability: Capability
+    manager: VerificationManager
+    ragged: DecodeRowBuilder | None
+    uniform: DecodeRowBuilder | None
+    inputs: StaticInputs
+    graphs: GraphedSteps | None
+    observers: ObserverQueue
+    report: StartupReport
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """A step that ran from a graph: its key, its assignment, and what the captured step returned."""
+
+    key: GraphKey
+    assignment: Assignment
+    result: Any
+
+
+class Verifier:
+    """Sizes, assigns and stages decode steps, and learns from them. Made by ``assemble``.
+
+    ``publish``, ``plan``, ``stage`` and ``replay`` are the decode path: they call no hook, wait for no device
+    value and read no environment. ``observe`` and ``drain`` are off it. One thread at a time.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._staged: OrderedDict[int, str] = OrderedDict()
+        self._builders = {item.strategy: item for item in (parts.ragged, parts.uniform) if item is not None}
+        self._ragged = None if parts.ragged is None else parts.ragged.strategy
+        self._uniform = None if parts.uniform is None else parts.uniform.strategy
+
+    @property
+    def report(self) -> StartupReport:
+        """What was discovered and chosen at start, with every reason."""
+        return self._parts.report
+
+    @property
+    def capability(self) -> Capability:
+        """What the device can do."""
+        return self._parts.capability
+
+    @property
+    def limits(self) -> Limits:
+        """Sizes fixed at start."""
+        return self._parts.limits
+
+    @property
+    def device(self) -> torch.device:
+        """The run device."""
+        return self._parts.device
+
+    @property
+    def manager(self) -> VerificationManager:
+        """The verification manager."""
+        return self._parts.manager
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """Every fallback, invalid event, disabled observer and graph miss by name, since the start."""
+        graphs = self._parts.graphs.cache.counters if self._parts.graphs is not None else {}
+        observers = self._parts.observers.counters
+        return {**self.manager.counters, **observers, **{f"graph {name}": n for name, n in graphs.items()}}
+
+    @property
+    def disabled_observers(self) -> tuple[DisabledObserver, ...]:
+        """Observers that raised, with step and error."""
+        return tuple(self._parts.observers.disabled)
+
+    def publish(self, step: int, slots: np.ndarray, generations: np.ndarray, scores: torch.Tensor) -> None:
+        """Take the raw scores float32 [R, K] of the drafts that ``step`` verifies; enqueue only.
+
+        Args:
+            step: the step that verifies these drafts.
+            slots: int64 [R]; generations: int64 [R]; request slots in row order.
+            scores: on the run device, 0 where undrafted.
+
+        Raises:
+            LayoutError: the shapes do not fit the limits.
+        """
+        self.manager.publish(step, slots, generations, scores)
+
+    def plan(self, state: StepState) -> Plan:
+        """Return how many draft tokens this step verifies, and why; host work only.
+
+        Raises:
+            PlanError: the state does not fit the limits.
+        """
+        return self.manager.plan(state)
+
+    def decide(self, plan: Plan) -> Decision:
+        """Return which strategy builds this step's rows when it is staged, and why.
+
+        Raises:
+            NoStrategyError: query lengths differ and no strategy reads them from the device.
+        """
+        return decide_strategy(plan, self._ragged, self._uniform)
+
+    def stage(
+        self,
+        plan: Plan,
+        scheduled: PerRequest,
+        kv_lens: PerRequest,
+        block_table: torch.Tensor,
+        padded_requests: int | None = None,
+        padded_tokens: int | None = None,
+    ) -> Staged:
+        """Assign the budget and build the rows of one decode step; launches only.
+
+        Args:
+            plan: this step's plan.
+            scheduled: int32 [R]; drafts scheduled for each decode request, in the plan's order.
+            kv_lens: int32 [R]; KV length of each before this step's query tokens.
+            block_table: int32 [at least R, W]; page ids. Read in place when it is on the run device and has
+                ``padded_requests`` rows, else copied.
+            padded_requests: request slots to describe; R when None.
+            padded_tokens: decode query tokens to describe; R + B when None.
+
+        Raises:
+            LayoutError: the tensors do not fit the plan or the limits.
+            NoStrategyError: query lengths differ and no strategy reads them from the device.
+        """
+        parts, requests = self._parts, plan.requests
+        padded_requests = requests if padded_requests is None else padded_requests
+        tokens = requests + plan.budget
+        padded_tokens = tokens if padded_tokens is None else padded_tokens
+        decision = self.decide(plan)
+        views = parts.inputs.load(plan, scheduled, kv_lens, padded_requests)
+        assignment = self.manager.assign(plan, *views, padded_tokens)
+        length = decision.uniform_query_len
+        batch = DecodeBatch(
+            query_start_loc=assignment.query_start_loc,
+            seq_lens=assignment.seq_lens,
+            block_table=parts.inputs.table(block_table, requests, padded_requests),
+            num_requests=requests,
+            num_tokens=tokens,
+            padded_tokens=padded_tokens,
+            max_query_len=min(parts.limits.draft_tokens, plan.budget) + 1 if length is None else length,
+            uniform_query_len=length,
+        )
+        rows = self._builders[decision.strategy].build(batch)
+        self._remember(plan.step, decision.strategy)
+        return Staged(assignment, rows, decision.strategy, decision.reason)
+
+    def capture(
+        self,
+        step: Step,
+        expected: Mapping[int, float] | None = None,
+        *,
+        bytes_of: Callable[[int], int] | None = None,
+        progress: Progress | None = None,
+    ) -> CaptureReport | None:
+        """Capture decode steps, largest first, and plan for the sizes that were really captured.
+
+        A captured step builds rows from static boundaries and runs ``step``. Call it once, before serving.
+
+        Args:
+            step: the caller's part of a decode step; reads ``Staged`` and buffers of its own.
+            expected: how often each number of query tokens occurs; uniform sizes when None.
+            bytes_of: estimated bytes of one size, needed to respect a limit in bytes in advance.
+            progress: called before each size.
+
+        Returns:
+            The report, or None when the graph backend does not capture; the start-up report says why.
+        """
+        graphs = self._parts.graphs
+        if graphs is None:
+            return None
+        report = graphs.capture(step, graphs.ladder(expected, bytes_of), progress)
+        self.manager.set_tiers(graphs.tiers)
+        return report
+
+    def replay(
+        self, plan: Plan, scheduled: PerRequest, kv_lens: PerRequest, block_table: torch.Tensor
+    ) -> Replayed | None:
+        """Run one decode step from the smallest graph that serves it; None when none does.
+
+        Then ``stage`` it and run it eagerly; the miss is counted by reason. Arguments as for ``stage``.
+
+        Raises:
+            LayoutError: the tensors do not fit the plan or the limits.
+        """
+        parts = self._parts
+        key = None if parts.graphs is None else parts.graphs.match(plan)
+        if key is None or parts.graphs is None:
+            return None
+        views = parts.inputs.load(plan, scheduled, kv_lens, key.requests)
+        parts.inputs.copy_table(block_table, plan.requests)
+        assignment = self.manager.assign(plan, *views, key.tokens)
+        result = parts.graphs.cache.replay(key)
+        self._remember(plan.step, parts.graphs.strategy)
+        return Replayed(key, assignment, result)
+
+    def observe(self, outcome: StepOutcome, plan: Plan) -> StepRecord:
+        """Learn from a finished step and return its record; queue the record for observers.
+
+        Observers are called by ``drain``, by ``close``, and here when the queue is full.
+        """
+        record = self.manager.observe(outcome, plan, self._staged.pop(plan.step, "unstaged"))
+        self._parts.observers.put(record)
+        return record
+
+    def drain(self) -> int:
+        """Call the observers with every queued record, in step order; return how many records there were."""
+        return self._parts.observers.drain()
+
+    def close(self) -> None:
+        """Drain, then release the relay and the graphs."""
+        self.drain()
+        if self._parts.graphs is not None:
+            self._parts.graphs.cache.clear()
+        self.manager.close()
+
+    def _remember(self, step: int, strategy: str) -> None:
+        self._staged[step] = strategy
+        self._staged.move_to_end(step)
+        while len(self._staged) > _STAGED_DEPTH:
+            self._staged.popitem(last=False)

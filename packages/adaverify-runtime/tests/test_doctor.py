@@ -1,0 +1,103 @@
+"""The doctor: the whole report before a model, for this machine or an assumed one."""
+
+import json
+
+import pytest
+
+from adaverify_contracts import Limits, Requirements, UnknownNameError, hookimpl
+from adaverify_runtime import DeviceSettings, GraphSettings, PlannerSettings, Settings, doctor
+
+
+@pytest.fixture
+def fleet(make, real_plugins):
+    """The built-ins and two strategies of other hardware, which are never allocated here."""
+
+    class Hardware:
+        @hookimpl
+        def adaverify_register_decode_strategies(self):
+            kernels = ("paged-mqa-logits",)
+            return (
+                make.strategy(
+                    "flat-rows", priority=20, requirements=Requirements(("cuda",), ("sm90",), kernels)
+                ),
+                make.strategy(
+                    "ragged-rows",
+                    priority=20,
+                    requirements=Requirements(("cuda",), ("sm100", "sm103"), kernels),
+                ),
+            )
+
+        @hookimpl
+        def adaverify_register_models(self):
+            return (make.model("large"),)
+
+    return real_plugins(Hardware())
+
+
+@pytest.mark.parametrize(
+    ("word", "kernels", "chosen"),
+    [
+        ("sm90", ("paged-mqa-logits",), "flat-rows"),
+        ("sm100", ("paged-mqa-logits",), "ragged-rows"),
+        ("sm120", ("paged-mqa-logits",), "reference"),
+        ("sm90", (), "reference"),
+        ("gfx950", (), "reference"),
+        ("cpu", (), "reference"),
+    ],
+)
+def test_every_path_is_visible_without_its_hardware(fleet, word, kernels, chosen):
+    """Nothing is probed, allocated or loaded: the factories of this fleet raise when called."""
+    report = doctor(assume=word, kernels=kernels, plugins=fleet)
+    assert {item.name for item in report.strategies if item.chosen} == {chosen, "uniform"}
+    assert report.problems == ()
+    assert report.capability.assumed
+    json.dumps(report.as_dict())
+
+
+def test_this_machine_is_probed(fleet):
+    """Without an assumption the device is executed on."""
+    report = doctor(device="cpu", plugins=fleet)
+    assert not report.capability.assumed
+    assert report.capability.kernel("torch-matmul").level.name == "EXECUTED"
+
+
+def test_problems_are_all_in_one_report(fleet):
+    """vllm #56620, recipes #962: strategy, backend, signal and policy are wrong, and all four are said."""
+    settings = Settings(
+        device=DeviceSettings(strategy="flat-rows"),
+        graphs=GraphSettings(backend="cuda"),
+        planner=PlannerSettings(signal="psychic", policy="greed"),
+    )
+    report = doctor(settings, "cpu", plugins=fleet)
+    assert len(report.problems) == 4
+    text = "\n".join(report.problems)
+    for words in ("flat-rows", "graph backend 'cuda'", "psychic", "greed"):
+        assert words in text
+    assert {item.name for item in report.strategies} == {"reference", "uniform", "flat-rows", "ragged-rows"}
+    assert not any(item.chosen for item in report.strategies)
+    assert any("architecture is cpu, needs sm90" in why for item in report.strategies for why in item.reasons)
+
+
+def test_limits_are_asked_when_they_are_given(make, real_plugins):
+    """A strategy's own opinion of the sizes is among the reasons."""
+
+    class Picky:
+        @hookimpl
+        def adaverify_register_decode_strategies(self):
+            supports = lambda limits: (f"page size {limits.page_size} is not served",)  # noqa: E731
+            return (make.strategy("picky", priority=9, supports=supports),)
+
+    plugins = real_plugins(Picky())
+    limits = Limits(max_requests=2, draft_tokens=1, max_model_len=64, page_size=16)
+    without, given = (
+        doctor(device="cpu", plugins=plugins),
+        doctor(device="cpu", plugins=plugins, limits=limits),
+    )
+    assert without.strategies[0].chosen
+    assert given.strategies[0].reasons == ("page size 16 is not served",)
+
+
+def test_an_unknown_word_lists_the_table(fleet):
+    """A family is not a word of the table."""
+    with pytest.raises(UnknownNameError, match="sm90"):
+        doctor(assume="sm12x", plugins=fleet)

@@ -1,0 +1,80 @@
+"""What a signal learnt, as a JSON file that outlives the process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from adaverify_contracts import CalibrationError
+
+FORMAT = 1
+
+
+def envelope(signal: str, fingerprint: str, draft_tokens: int, learnt: dict[str, Any]) -> dict[str, Any]:
+    """Return ``learnt`` with the names that decide whether another process may use it."""
+    return {
+        "format": FORMAT,
+        "signal": signal,
+        "fingerprint": fingerprint,
+        "draft_tokens": draft_tokens,
+        "learnt": learnt,
+    }
+
+
+def learnt_of(state: object, signal: str, fingerprint: str, draft_tokens: int) -> dict[str, Any]:
+    """Return the learnt part of an envelope made for this signal, fingerprint and K.
+
+    Raises:
+        CalibrationError: it is no envelope, or a field differs; the message names every field with both
+            values.
+    """
+    if not isinstance(state, dict) or not isinstance(state.get("learnt"), dict):
+        raise CalibrationError(
+            "saved calibration is malformed",
+            arrived=type(state).__name__,
+            allowed="an object with format, signal, fingerprint, draft_tokens and learnt",
+            remedy="delete the file; the signal calibrates itself again",
+        )
+    expected = envelope(signal, fingerprint, draft_tokens, {})
+    del expected["learnt"]
+    differences = {
+        name: (state.get(name), here) for name, here in expected.items() if state.get(name) != here
+    }
+    if differences:
+        listing = "; ".join(
+            f"{name}: saved {was!r}, here {here!r}" for name, (was, here) in differences.items()
+        )
+        raise CalibrationError(
+            f"saved calibration belongs to another setup ({listing})",
+            arrived=tuple(differences),
+            allowed="calibration saved under the same signal, fingerprint and K",
+            remedy="delete the file, or start with the setup it was saved for",
+        )
+    learnt: dict[str, Any] = state["learnt"]
+    return learnt
+
+
+def save_state(path: Path, state: dict[str, Any]) -> None:
+    """Write what ``export_state`` returned; the file is replaced as a whole or not at all."""
+    partial = path.with_name(path.name + ".partial")
+    partial.write_text(json.dumps(state, allow_nan=False, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    partial.replace(path)
+
+
+def load_state(path: Path) -> object:
+    """Read a file written by ``save_state``, to be passed to ``import_state``.
+
+    Raises:
+        CalibrationError: the file cannot be read or is not JSON.
+    """
+    try:
+        state: object = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as cause:
+        raise CalibrationError(
+            "saved calibration cannot be read",
+            arrived=str(path),
+            allowed="a JSON file written by save_state",
+            remedy="delete the file; the signal calibrates itself again",
+        ) from cause
+    return state

@@ -1,0 +1,235 @@
+"""Measured step times over (tokens, requests, context), made monotone, saved with their fingerprint."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from adaverify_contracts import CostTableError, FingerprintMismatchError
+
+from adaverify_verification.fingerprint import Fingerprint
+from adaverify_verification.monotone import isotonic
+
+FORMAT = "adaverify-cost-table"
+VERSION = 1
+# A point that the monotone fit moves by more than this is named: medians of repeated runs agree to about 1 %.
+OUTLIER_SHARE = 0.02
+REMEASURE = "run `adaverify profile` to measure a new table"
+
+Point = tuple[int, int, int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class CostCurve:
+    """Step time over executed tokens for one number of requests and one context.
+
+    Attributes:
+        requests: decode requests in the step.
+        context: KV length of each request, tokens.
+        tokens: executed query tokens, strictly rising.
+        measured: seconds as measured, one a token count.
+        seconds: the never-falling curve that is used.
+    """
+
+    requests: int
+    context: int
+    tokens: tuple[int, ...]
+    measured: tuple[float, ...]
+    seconds: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CostTable:
+    """Whole-step times: verification, sampling, host work and fixed terms included.
+
+    Attributes:
+        fingerprint: the setup it was measured on.
+        curves: one a (requests, context), sorted.
+        outliers: points that broke monotonicity, in words.
+        draft: (requests, seconds) of drafting alone where the engine can skip it and the curves exclude it.
+        rejected_seconds: seconds that undoing one rejected draft token costs, 0 where it costs nothing.
+    """
+
+    fingerprint: Fingerprint
+    curves: tuple[CostCurve, ...]
+    outliers: tuple[str, ...] = ()
+    draft: tuple[tuple[int, float], ...] = ()
+    rejected_seconds: float = 0.0
+
+    @classmethod
+    def from_points(
+        cls,
+        fingerprint: Fingerprint,
+        points: Iterable[Sequence[float]],
+        *,
+        draft: Iterable[Sequence[float]] = (),
+        rejected_seconds: float = 0.0,
+    ) -> CostTable:
+        """Return a table of (tokens, requests, context, seconds) points; a repeated point counts by its median.
+
+        Raises:
+            CostTableError: no points, or one that is not finite, not positive or off the axes.
+        """
+        samples: dict[tuple[int, int], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+        for raw in points:
+            tokens, requests, context, seconds = _point(raw)
+            samples[requests, context][tokens].append(seconds)
+        if not samples:
+            raise CostTableError(
+                "a cost table holds no measurement", allowed="at least one point", remedy=REMEASURE
+            )
+        curves, outliers = [], []
+        for (requests, context), by_tokens in sorted(samples.items()):
+            curve = _curve(requests, context, {count: median(values) for count, values in by_tokens.items()})
+            curves.append(curve)
+            outliers.extend(_outliers(curve))
+        _positive("rejected_seconds", rejected_seconds, zero=True)
+        drafting = tuple(sorted((int(count), float(seconds)) for count, seconds in draft))
+        for count, seconds in drafting:
+            _positive(f"draft seconds at {count} requests", seconds, zero=True)
+        return cls(fingerprint, tuple(curves), tuple(outliers), drafting, float(rejected_seconds))
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        """Measured (tokens, requests, context, seconds) points, as measured."""
+        return tuple(
+            (tokens, curve.requests, curve.context, seconds)
+            for curve in self.curves
+            for tokens, seconds in zip(curve.tokens, curve.measured, strict=True)
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the table as JSON; readers see the old file or the new one, never half of it."""
+        target = Path(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        document = {
+            "format": FORMAT,
+            "version": VERSION,
+            "fingerprint": dict(self.fingerprint.pairs),
+            "points": self.points,
+            "draft": self.draft,
+            "rejected_seconds": self.rejected_seconds,
+            "outliers": self.outliers,
+        }
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as stream:
+                json.dump(document, stream, indent=1, allow_nan=False)
+                stream.write("\n")
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.replace(name, target)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], expected: Fingerprint | None) -> CostTable:
+        """Return the table at ``path`` if it was measured on the ``expected`` setup (None: any, to look at it).
+
+        Raises:
+            CostTableError: missing, unreadable, malformed or without a usable measurement.
+            FingerprintMismatchError: measured on another setup; names each field that differs.
+        """
+        document = _read(Path(path))
+        try:
+            fingerprint = Fingerprint.from_mapping(document["fingerprint"])
+            table = cls.from_points(
+                fingerprint,
+                document["points"],
+                draft=document.get("draft", ()),
+                rejected_seconds=document.get("rejected_seconds", 0.0),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise CostTableError(
+                "the cost table is malformed",
+                arrived=f"{path}: {type(error).__name__}: {error}",
+                allowed=f"a file written by CostTable.save, version {VERSION}",
+                remedy=REMEASURE,
+            ) from error
+        differences = {} if expected is None else fingerprint.differences(expected)
+        if differences:
+            raise FingerprintMismatchError(differences)
+        return table
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CostTableError(
+            "the cost table cannot be read",
+            arrived=f"{path}: {type(error).__name__}: {error}",
+            allowed="a JSON file written by CostTable.save",
+            remedy=REMEASURE,
+        ) from error
+    kind = (document.get("format"), document.get("version")) if isinstance(document, dict) else None
+    if kind != (FORMAT, VERSION):
+        raise CostTableError(
+            "the file is not a cost table of this version",
+            arrived=kind,
+            allowed=f"{FORMAT} {VERSION}",
+            remedy=REMEASURE,
+        )
+    return document
+
+
+def _positive(name: str, value: object, *, zero: bool = False) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        fits = False
+    else:
+        fits = value >= 0 if zero else value > 0
+    if not fits:
+        raise CostTableError(
+            f"{name} is not a usable time",
+            arrived=value,
+            allowed="a finite number of seconds, " + (">= 0" if zero else "> 0"),
+            remedy=REMEASURE,
+        )
+    return float(value)  # type: ignore[arg-type]
+
+
+def _point(raw: Sequence[float]) -> Point:
+    if len(raw) != 4:
+        raise CostTableError(
+            "a cost point does not have four numbers",
+            arrived=tuple(raw),
+            allowed="(tokens, requests, context, seconds)",
+            remedy=REMEASURE,
+        )
+    for name, value, lowest in zip(("tokens", "requests", "context"), raw, (1, 1, 0), strict=False):
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < lowest:
+            raise CostTableError(
+                f"a cost point has {name} off its axis",
+                arrived=tuple(raw),
+                allowed=f"an int >= {lowest}",
+                remedy=REMEASURE,
+            )
+    tokens, requests, context = (int(value) for value in raw[:3])
+    seconds = raw[3].item() if isinstance(raw[3], np.generic) else raw[3]
+    named = f"the step time at {tokens} tokens, {requests} requests, context {context}"
+    return tokens, requests, context, _positive(named, seconds)
+
+
+def _curve(requests: int, context: int, by_tokens: dict[int, float]) -> CostCurve:
+    tokens = tuple(sorted(by_tokens))
+    measured = tuple(by_tokens[count] for count in tokens)
+    return CostCurve(requests, context, tokens, measured, tuple(isotonic(np.array(measured)).tolist()))
+
+
+def _outliers(curve: CostCurve) -> list[str]:
+    return [
+        f"{tokens} tokens, {curve.requests} requests, context {curve.context}: "
+        f"measured {measured:.6g} s, used {used:.6g} s"
+        for tokens, measured, used in zip(curve.tokens, curve.measured, curve.seconds, strict=True)
+        if abs(used - measured) > OUTLIER_SHARE * measured
+    ]

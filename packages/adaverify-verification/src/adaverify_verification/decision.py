@@ -1,0 +1,157 @@
+"""How many: policy, guard and exploration settled into one choice a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from adaverify_contracts import BudgetCandidates, PlanState, Policy
+
+from adaverify_verification.drafting import DraftArm
+from adaverify_verification.exploration import Exploration
+from adaverify_verification.guard import Guard
+from adaverify_verification.options import ManagerOptions
+from adaverify_verification.policies import GainPolicy, ratio_gains
+
+# A candidate whose price differs less from everything's than this cannot teach anything about prices.
+SAME_PRICE = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One explored step: what it was charged, in steps, and what it is compared with.
+
+    Attributes:
+        charge: what exploration paid.
+        expected: tokens the probed budget was predicted to emit.
+        replaced: tokens the plan it replaced was predicted to emit.
+        bare_rate: tokens per second of plain decoding when drafting itself is probed, else None.
+    """
+
+    charge: float
+    expected: float
+    replaced: float
+    bare_rate: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A candidate index with the state and the words that go into the plan."""
+
+    index: int
+    kind: PlanState
+    reason: str
+    probe: Probe | None = None
+
+
+class Decider:
+    """Chooses one candidate a step; all that it remembers is history.
+
+    Args:
+        policy: the budget policy.
+        options: margins, shares and the bound on warming up.
+    """
+
+    def __init__(self, policy: Policy, options: ManagerOptions) -> None:
+        self.policy = policy
+        # Resolved once: an isinstance check against a protocol takes 20 us, a tenth of the plan.
+        self._gains = policy.gains if isinstance(policy, GainPolicy) else ratio_gains
+        self.guard = Guard(options.margin, options.hysteresis)
+        self.arm = DraftArm(options.margin, options.explore_share)
+        self._exploration = Exploration(options.explore_share)
+        self._warmup_steps = options.warmup_steps
+        self._warmed = 0
+
+    def warming(self, ready: bool, why: str) -> str | None:
+        """Count a step with drafts; return why it verifies everything, None once warm.
+
+        Bounded: labels that never come (every draft accepted, or none) must not hold trimming off for ever.
+        """
+        if ready or self._warmed >= self._warmup_steps:
+            return None
+        self._warmed += 1
+        return f"warming up, step {self._warmed} of at most {self._warmup_steps}: {why}"
+
+    def choose(
+        self,
+        candidates: BudgetCandidates,
+        executed: np.ndarray,
+        *,
+        draft_seconds: float,
+        tiered: bool,
+        guarded: bool,
+    ) -> Choice:
+        """Return the choice for one priced step with drafts.
+
+        Args:
+            candidates: the first is budget 0, the last full verification.
+            executed: int64 [C], query tokens that execute.
+            draft_seconds: the part of ``candidates.seconds`` that not drafting would save.
+            tiered: the sizes are captured tiers.
+            guarded: False for live values, past whose frontier nothing but the policy's own rule may look.
+        """
+        full = len(candidates.budgets) - 1
+        bare_rate = _bare_rate(candidates, draft_seconds)
+        charge = self.arm.take_probe()
+        if charge is not None:
+            probe = Probe(charge, float(candidates.tokens[full]), float(candidates.tokens[0]), bare_rate)
+            return Choice(full, PlanState.FULL, "exploring whether drafting pays again", probe)
+        if not guarded:
+            index = self.policy.choose(candidates)
+            kind = PlanState.FULL if index == full else PlanState.TRIMMING
+            choice = Choice(index, kind, "frontier rule on live confidences, unguarded")
+        elif candidates.seconds[0] >= candidates.seconds[full]:
+            choice = Choice(full, PlanState.FULL, "every reachable budget costs the same")
+        else:
+            choice = self._guarded(candidates, executed, tiered=tiered)
+        if bare_rate is not None:
+            self.arm.note(float(candidates.tokens[choice.index] / candidates.seconds[choice.index]), bare_rate)
+        return choice
+
+    def _guarded(self, candidates: BudgetCandidates, executed: np.ndarray, *, tiered: bool) -> Choice:
+        full = len(candidates.budgets) - 1
+        index = self.policy.choose(candidates)
+        gains = self._gains(candidates)
+        kept, reason = self.guard.settle(gains, index, executed, tiered=tiered)
+        other = full if kept != full else index
+        probe = self._probe(candidates, gains, kept, other)
+        if probe is None:
+            return Choice(kept, PlanState.FULL if kept == full else PlanState.TRIMMING, reason)
+        if other == full:
+            return Choice(full, PlanState.FULL, f"exploring trimmed positions; {reason}", probe)
+        return Choice(other, PlanState.TRIMMING, f"exploring a size that may pay; {reason}", probe)
+
+    def _probe(
+        self, candidates: BudgetCandidates, gains: np.ndarray, kept: int, other: int
+    ) -> Probe | None:
+        """Return the probe that this step affords: everything while trimming, a near miss while not."""
+        full = len(gains) - 1
+        tokens, seconds = candidates.tokens, candidates.seconds
+        if kept != full:
+            # Time that verifying everything loses, less what its tokens are worth at the plan's own rate.
+            worth = tokens[full] * seconds[kept] / tokens[kept] if tokens[kept] > 0 else 0.0
+            loss = float((seconds[full] - worth) / seconds[kept])
+        elif gains[other] > 0 and seconds[other] < (1.0 - SAME_PRICE) * seconds[full]:
+            loss = 0.0
+        else:
+            return None
+        charge = self._exploration.due(loss)
+        if charge is None:
+            return None
+        return Probe(charge, float(tokens[other]), float(tokens[kept]))
+
+    def learn_from(self, probe: Probe, emitted: int, seconds: float | None) -> None:
+        """Refund what a probe turned out not to have lost."""
+        if probe.bare_rate is not None:
+            if seconds:
+                self.arm.learn(probe.charge, emitted / seconds, probe.bare_rate)
+        elif probe.replaced > 0:
+            gained = max(0.0, emitted - probe.expected) / probe.replaced
+            self._exploration.refund(min(probe.charge, gained))
+
+
+def _bare_rate(candidates: BudgetCandidates, draft_seconds: float) -> float | None:
+    """Return tokens per second of plain decoding, None where drafting has no price of its own."""
+    if draft_seconds <= 0:
+        return None
+    return float(candidates.tokens[0] / (candidates.seconds[0] - draft_seconds))

@@ -1,0 +1,120 @@
+"""A plan as integers: digest, export, apply, agree. One decision for all ranks (design section 7)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+
+import numpy as np
+from adaverify_contracts import Plan, PlanError, PlanState, StepState
+
+_STATES = tuple(PlanState)
+# step, state, budget, scheduled, requests, certain tokens, tokens, tier, uniform query length (-1: none).
+EXPORTED = 9
+
+
+def digest(integers: Sequence[int]) -> int:
+    """Return the 64-bit digest of integers: equal sequences, and in practice only those, have equal digests."""
+    raw = np.array(integers, dtype="<i8").tobytes()
+    return int.from_bytes(blake2b(raw, digest_size=8).digest(), "little")
+
+
+def plan_digest(
+    *,
+    step: int,
+    budget: int,
+    scheduled: int,
+    requests: int,
+    certain_tokens: int,
+    tier: int,
+    uniform_query_len: int | None,
+) -> int:
+    """Return the digest of what fixes a step's shape; times, expectations and words stay out.
+
+    Floats computed on two ranks differ some day, and they do not fix a shape. The query length does: it
+    selects the uniform path.
+    """
+    uniform = -1 if uniform_query_len is None else uniform_query_len
+    return digest((step, budget, scheduled, requests, certain_tokens, tier, uniform))
+
+
+def export_plan(plan: Plan) -> tuple[int, ...]:
+    """Return the plan as ``EXPORTED`` integers, to broadcast from rank 0."""
+    uniform = -1 if plan.uniform_query_len is None else plan.uniform_query_len
+    return (
+        plan.step,
+        _STATES.index(plan.state),
+        plan.budget,
+        plan.scheduled,
+        plan.requests,
+        plan.certain_tokens,
+        plan.tokens,
+        plan.tier,
+        uniform,
+    )
+
+
+def apply_plan(state: StepState, integers: Sequence[int]) -> Plan:
+    """Return another rank's plan for this rank's step.
+
+    Raises:
+        PlanError: the integers are no plan, or belong to another step or batch.
+    """
+    values = [int(value) for value in integers]
+    if len(values) != EXPORTED or not 0 <= values[1] < len(_STATES):
+        raise PlanError(
+            "the integers are not an exported plan",
+            arrived=tuple(values),
+            allowed=f"{EXPORTED} integers from export_plan",
+            remedy="broadcast export_plan(plan) unchanged",
+        )
+    step, state_index, budget, scheduled, requests, certain, tokens, tier, uniform = values
+    here = (state.step, int(state.scheduled.sum()), state.requests, state.certain_tokens)
+    if (step, scheduled, requests, certain) != here or budget > state.max_budget:
+        raise PlanError(
+            "the exported plan belongs to another step or batch",
+            arrived=dict(zip(("step", "scheduled", "requests", "certain tokens"), here, strict=True)),
+            allowed=f"step {step}, scheduled {scheduled}, requests {requests}, certain tokens {certain}",
+            remedy="apply a plan in the step and to the batch it was made for",
+        )
+    query_len = None if uniform < 0 else uniform
+    return Plan(
+        step=step,
+        state=_STATES[state_index],
+        reason="applied from another rank",
+        budget=budget,
+        scheduled=scheduled,
+        requests=requests,
+        certain_tokens=certain,
+        tokens=tokens,
+        tier=tier,
+        uniform_query_len=query_len,
+        predicted_seconds=None,
+        predicted_tokens=float(state.emitting),
+        full_seconds=None,
+        full_tokens=float(state.emitting),
+        lag=None,
+        digest=plan_digest(
+            step=step,
+            budget=budget,
+            scheduled=scheduled,
+            requests=requests,
+            certain_tokens=certain,
+            tier=tier,
+            uniform_query_len=query_len,
+        ),
+    )
+
+
+def agree(digests: Sequence[int]) -> bool:
+    """Return whether all ranks planned the same; an empty group agrees."""
+    return len(set(digests)) <= 1
+
+
+def common_tier(tokens: Sequence[int], tiers: Sequence[int]) -> int:
+    """Return the one size that data-parallel ranks execute: the tier that holds the largest rank's batch.
+
+    An idle rank passes 0 and runs a dummy batch of the same size. Past the last tier it is the largest batch.
+    """
+    largest = max(tokens, default=0)
+    return min((tier for tier in tiers if tier >= largest), default=largest)

@@ -1,0 +1,47 @@
+"""A small, bounded share of the time spent on sizes the planner would not choose."""
+
+from __future__ import annotations
+
+# A probe is charged at least this many steps, so that a nearly free one does not make plans alternate.
+LEAST_CHARGE = 0.1
+# Credit never grows past this many steps' worth: a long quiet run is not followed by a burst of probes.
+MOST_CREDIT = 1.0
+
+
+class Exploration:
+    """Earns ``share`` of a step's time with each step and spends it on probes.
+
+    Counts steps and plan values only, so that ranks with equal plans explore in the same steps. What a probe
+    really lost is charged: one that paid for itself is refunded and the next may follow at once, which is how a
+    plan that trims everything comes back when acceptance recovers.
+
+    Args:
+        share: share of the time that probes may lose, 0 .. 1; 0 never explores.
+    """
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+        self._credit = 0.0
+
+    @property
+    def credit(self) -> float:
+        """Steps' worth of time that may be lost now."""
+        return self._credit
+
+    def due(self, loss: float) -> float | None:
+        """Earn one step's share; return what a probe expected to lose ``loss`` steps is charged, None if not yet.
+
+        Args:
+            loss: expected loss of the probe in units of the step it replaces.
+        """
+        charge = max(LEAST_CHARGE, loss)
+        # A dear probe may save up for itself, or it would never come.
+        self._credit = min(self._credit + self._share, max(MOST_CREDIT, charge))
+        if self._share <= 0 or charge > self._credit:
+            return None
+        self._credit -= charge
+        return charge
+
+    def refund(self, amount: float) -> None:
+        """Give back what a probe turned out not to have lost."""
+        self._credit = min(self._credit + max(0.0, amount), MOST_CREDIT)

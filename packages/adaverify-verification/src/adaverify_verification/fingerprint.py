@@ -1,0 +1,89 @@
+"""What a cost table belongs to: every fact that changes step times, as (name, value) pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from adaverify_contracts import CostTableError
+
+
+def _text(value: object) -> str:
+    """Return one spelling per value, so that 4 and "4", or a list and a tuple, compare equal after JSON."""
+    if isinstance(value, (list, tuple)):
+        return ",".join(_text(item) for item in value)
+    return str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """The setup a table was measured on; equal fingerprints mean a table may be reused.
+
+    Attributes:
+        pairs: (name, value) pairs, sorted by name, both strings.
+    """
+
+    pairs: tuple[tuple[str, str], ...]
+
+    def __post_init__(self) -> None:
+        names = [name for name, _ in self.pairs]
+        if not names or names != sorted(set(names)):
+            raise CostTableError(
+                "Fingerprint.pairs must be unique and sorted by name",
+                arrived=tuple(names),
+                allowed="at least one pair, names rising",
+                remedy="build it with Fingerprint.of(...)",
+            )
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        device: str,
+        torch: str,
+        kernels: str | Iterable[object],
+        model: str,
+        ladder: Iterable[int],
+        draft_tokens: int,
+        dtype: str,
+        shards: int = 1,
+        **more: object,
+    ) -> Fingerprint:
+        """Return the fingerprint of a setup; ``more`` adds fields of the caller's own (driver, threads ...).
+
+        Args:
+            device: what the driver calls the device.
+            torch: torch version with its build tag.
+            kernels: kernel libraries and versions.
+            model: the model's identity.
+            ladder: captured token counts, empty in eager mode.
+            draft_tokens: K.
+            dtype: the model's dtype.
+            shards: tensor-parallel shards that share one step.
+        """
+        facts: dict[str, object] = {
+            "device": device,
+            "torch": torch,
+            "kernels": kernels if isinstance(kernels, str) else tuple(kernels),
+            "model": model,
+            "ladder": tuple(ladder),
+            "draft_tokens": draft_tokens,
+            "dtype": dtype,
+            "shards": shards,
+            **more,
+        }
+        return cls.from_mapping(facts)
+
+    @classmethod
+    def from_mapping(cls, facts: Mapping[str, object]) -> Fingerprint:
+        """Return the fingerprint of arbitrary named facts, sorted and spelt as strings."""
+        return cls(tuple(sorted((name, _text(value)) for name, value in facts.items())))
+
+    def differences(self, here: Fingerprint) -> dict[str, tuple[object, object]]:
+        """Return field -> (value in this one, value in ``here``) for each difference; None where absent."""
+        mine, other = dict(self.pairs), dict(here.pairs)
+        return {
+            name: (mine.get(name), other.get(name))
+            for name in sorted(mine.keys() | other.keys())
+            if mine.get(name) != other.get(name)
+        }

@@ -1,0 +1,128 @@
+"""Full verification is the incumbent: trimming must beat it by a margin that grows with our own error."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+# Weight of the newest step in the running error: about the last 100 steps count.
+MEMORY = 0.02
+# Fewer samples than this say nothing about a bias.
+MINIMUM_SAMPLES = 8
+# A margin past this is "never trim" in all but name; it keeps one absurd step from switching trimming off.
+WIDEST = 0.25
+# One step's error counts at most this much, so that a paused process is not taken for a bias.
+CLIP = 1.0
+# Entering needs the margin, staying half of it: a load that hovers at a threshold does not swing the plan.
+STAY = 0.5
+
+
+@dataclass(slots=True)
+class RunningError:
+    """Exponentially weighted mean of an error with its standard error."""
+
+    count: int = 0
+    mean: float = 0.0
+    variance: float = 0.0
+
+    def add(self, error: float) -> None:
+        """Count one error; a value that is not finite is ignored."""
+        if not math.isfinite(error):
+            return
+        error = max(-CLIP, min(CLIP, error))
+        self.count += 1
+        weight = max(MEMORY, 1.0 / self.count)
+        delta = error - self.mean
+        self.mean += weight * delta
+        self.variance = (1.0 - weight) * (self.variance + weight * delta * delta)
+
+    def excess(self) -> float:
+        """Return by how much the mean error exceeds two standard errors, 0 while samples are few."""
+        if self.count < MINIMUM_SAMPLES:
+            return 0.0
+        noise = math.sqrt(self.variance * max(MEMORY / (2.0 - MEMORY), 1.0 / self.count))
+        return max(0.0, abs(self.mean) - 2.0 * noise)
+
+
+class Guard:
+    """Settles a policy's choice against full verification and against the previous step's choice.
+
+    Reads lagged values only: a guard on live values changes the output law (maths M5).
+
+    Args:
+        margin: least relative gain over full verification that trimming must promise.
+        hysteresis: relative gain below which the executed tier stays what it was.
+    """
+
+    def __init__(self, margin: float, hysteresis: float) -> None:
+        self._base = margin
+        self._hysteresis = hysteresis
+        self._time = {True: RunningError(), False: RunningError()}
+        self._tokens = {True: RunningError(), False: RunningError()}
+        self.trimming = False
+        self._tier: int | None = None
+
+    @property
+    def margin(self) -> float:
+        """The margin in force: the configured one, widened by disagreement beyond its noise."""
+        widening = max(error.excess() for error in self._time.values()) + max(
+            error.excess() for error in self._tokens.values()
+        )
+        return self._base + min(WIDEST, widening)
+
+    def observe(
+        self,
+        *,
+        trimmed: bool,
+        predicted_seconds: float | None,
+        seconds: float | None,
+        predicted_tokens: float,
+        tokens: int,
+    ) -> None:
+        """Count how one executed plan's prediction compares with what happened."""
+        if predicted_seconds and seconds and predicted_seconds > 0 and seconds > 0:
+            self._time[trimmed].add(math.log(seconds / predicted_seconds))
+        if predicted_tokens > 0:
+            self._tokens[trimmed].add((tokens - predicted_tokens) / predicted_tokens)
+
+    def settle(
+        self, gains: np.ndarray, choice: int, executed: np.ndarray, *, tiered: bool
+    ) -> tuple[int, str]:
+        """Return the candidate to run and why.
+
+        Args:
+            gains: float64 [C], relative gain of each candidate over the last, which is full verification.
+            choice: the policy's choice.
+            executed: int64 [C], what executes for each candidate.
+            tiered: True when sizes are captured tiers; without tiers every size is its own and none is kept.
+        """
+        full = len(gains) - 1
+        margin = self.margin
+        needed = margin * STAY if self.trimming else margin
+        gain = float(gains[choice])
+        if choice == full or gain <= needed:
+            self._keep(trimming=False, tier=int(executed[full]))
+            if choice == full:
+                return full, "verifying everything is worth most"
+            return full, f"trimming would gain {gain:.1%}, less than the margin {needed:.1%}"
+        kept = self._same_tier(gains, choice, executed) if tiered else choice
+        self._keep(trimming=True, tier=int(executed[kept]))
+        note = "" if kept == choice else f", tier kept: another gains {gain - float(gains[kept]):.2%} more"
+        return kept, f"trimming gains {float(gains[kept]):.1%} (margin {needed:.1%}){note}"
+
+    def _same_tier(self, gains: np.ndarray, choice: int, executed: np.ndarray) -> int:
+        """Return the candidate on the previous tier when the chosen one is better only within noise."""
+        full = len(gains) - 1
+        if not self.trimming or self._tier is None or int(executed[choice]) == self._tier:
+            return choice
+        same = np.flatnonzero(executed[:full] == self._tier)
+        # Two candidates can share a tier (0 and its end); the larger buys more for the same price.
+        if len(same) and gains[choice] - gains[same[-1]] < self._hysteresis and gains[same[-1]] > 0:
+            return int(same[-1])
+        return choice
+
+    def _keep(self, *, trimming: bool, tier: int) -> None:
+        self.trimming = trimming
+        self._tier = tier

@@ -1,0 +1,97 @@
+"""This step's own confidences: kept on the device for ranking, sent to the relay for later budgets."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from adaverify_contracts import LayoutError, Limits, Signal, StepState
+
+from adaverify_verification.relay import Relay
+
+
+class LiveConfidences:
+    """Static buffers of the live confidences, and whose they are.
+
+    Args:
+        limits: largest shapes.
+        device: run device.
+        signal: turns scores into confidences.
+        relay: where they are published.
+    """
+
+    def __init__(self, limits: Limits, device: torch.device, signal: Signal, relay: Relay) -> None:
+        rows, width = limits.max_requests, limits.draft_tokens
+        self._limits = limits
+        self._signal = signal
+        self._relay = relay
+        # The last row stays 1.0: the optimistic row of a request that published nothing.
+        self._live = torch.ones((rows + 1, width), dtype=torch.float32, device=device)
+        self._aligned = torch.ones((rows, width), dtype=torch.float32, device=device)
+        self._index = torch.zeros(rows, dtype=torch.int64, device=device)
+        self._slots = torch.zeros(rows, dtype=torch.int64, device=device)
+        self._step: int | None = None
+        self._rows: tuple[np.ndarray, np.ndarray] = (np.zeros(0, np.int64), np.zeros(0, np.int64))
+        self._generations = np.full(rows, -1, dtype=np.int64)
+
+    def publish(
+        self, step: int, slots: np.ndarray, generations: np.ndarray, scores: torch.Tensor
+    ) -> None:
+        """Enqueue this step's confidences; see ``VerificationManager.publish``."""
+        rows = len(slots)
+        if tuple(scores.shape) != (rows, self._limits.draft_tokens) or rows > self._limits.max_requests:
+            raise LayoutError(
+                "published scores do not fit the limits",
+                arrived={"scores": tuple(scores.shape), "slots": rows},
+                allowed=f"[R, {self._limits.draft_tokens}] with R <= {self._limits.max_requests}, one a slot",
+                remedy="draft one width K for all requests and mask what was not drafted",
+            )
+        self._forget_recycled(slots, generations)
+        self._slots[:rows].copy_(torch.from_numpy(slots))
+        live = self._live[:rows]
+        live.copy_(self._signal.confidences(scores, self._slots[:rows]))
+        self._step = step
+        self._rows = (slots.copy(), generations.copy())
+        self._relay.publish(step, slots, generations, live)
+
+    def ranking(self, state: StepState, rows: int) -> tuple[torch.Tensor, bool]:
+        """Return confidences float32 [rows, K] in the order of ``state``, and whether they are this step's.
+
+        A request that published nothing is optimistic (1.0), and so is everybody when this step published
+        nothing: confidences of other drafts must not rank these.
+        """
+        if self._step != state.step:
+            return self._aligned[:rows].fill_(1.0), False
+        slots, generations = self._rows
+        count = state.requests
+        if len(slots) == count and bool((slots == state.slots).all() and (generations == state.generations).all()):
+            return self._live[:rows], True
+        source = lookup(slots, generations, state)
+        missing = source < 0
+        source[missing] = self._limits.max_requests
+        self._index[:count].copy_(torch.from_numpy(source))
+        torch.index_select(self._live, 0, self._index[:count], out=self._aligned[:count])
+        return self._aligned[:rows], not bool(missing.any())
+
+    def _forget_recycled(self, slots: np.ndarray, generations: np.ndarray) -> None:
+        """Drop what a signal knows of a slot's former request before the new one is scored."""
+        if not len(slots):
+            return
+        highest = int(slots.max())
+        if highest >= len(self._generations):
+            grown = np.full(2 * highest + 2, -1, dtype=np.int64)
+            grown[: len(self._generations)] = self._generations
+            self._generations = grown
+        known = self._generations[slots]
+        for slot in slots[(known != generations) & (known >= 0)].tolist():
+            self._signal.forget(slot)
+        self._generations[slots] = generations
+
+
+def lookup(slots: np.ndarray, generations: np.ndarray, state: StepState) -> np.ndarray:
+    """Return for each request of ``state`` its row in published ``slots``, -1 when absent or of another generation."""
+    if not len(slots):
+        return np.full(state.requests, -1, dtype=np.int64)
+    order = np.argsort(slots, kind="stable")
+    row = order[np.minimum(np.searchsorted(slots[order], state.slots), len(slots) - 1)]
+    same = (slots[row] == state.slots) & (generations[row] == state.generations)
+    return np.where(same, row, -1)

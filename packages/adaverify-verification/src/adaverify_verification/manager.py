@@ -1,0 +1,409 @@
+"""The verification manager: publish, plan, assign, observe."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+import numpy as np
+import torch
+from adaverify_contracts import (
+    BudgetReads,
+    Limits,
+    Plan,
+    PlanError,
+    PlanState,
+    PolicyDescriptor,
+    Seen,
+    SignalDescriptor,
+    StepOutcome,
+    StepRecord,
+    StepState,
+)
+
+from adaverify_verification.assignment import Assigner, Assignment
+from adaverify_verification.cost_model import CostModel
+from adaverify_verification.decision import Choice, Decider
+from adaverify_verification.digest import agree, apply_plan, export_plan
+from adaverify_verification.ledger import Entry, Ledger
+from adaverify_verification.live import LiveConfidences, lookup
+from adaverify_verification.lossless import effective_seen, require_lossless, verdict
+from adaverify_verification.options import ManagerOptions
+from adaverify_verification.planner import NO_TIERS, Prospects, context_of, survey, write_plan
+from adaverify_verification.policies import AchievedRate
+from adaverify_verification.quantise import SCORE_MAX, scores
+from adaverify_verification.relay import Relay, make_relay
+
+_LOG = logging.getLogger(__name__)
+
+
+class VerificationManager:
+    """Decides each step how many draft tokens to verify and which, and learns from what happened.
+
+    ``publish``, ``plan`` and ``assign`` are the decode path: they read no device value, wait for nothing and
+    call no hook. ``observe`` is off it.
+
+    Args:
+        limits: largest shapes.
+        device: run device.
+        signal: the confidence source.
+        policy: the budget policy.
+        cost: prices of steps; its tiers are set to ``tiers``.
+        tiers: captured token counts, rising; empty in eager mode.
+        options: how to behave.
+        drafter_seen: what the drafter's score for position k has seen.
+        drafter_deterministic: drafts are a function of the prefix; this step's scores then count as history.
+        assign_backend: ``torch`` or ``triton``.
+        relay: carries confidences to the host; one of the default depth when None.
+
+    Raises:
+        PlanError: tiers are not rising positive counts.
+        LosslessError: the pair could change what sampled requests emit and ``options.lossless`` is ``refuse``.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        device: torch.device | str,
+        *,
+        signal: SignalDescriptor,
+        policy: PolicyDescriptor,
+        cost: CostModel,
+        tiers: tuple[int, ...],
+        options: ManagerOptions,
+        drafter_seen: Seen,
+        drafter_deterministic: bool,
+        assign_backend: str = "torch",
+        relay: Relay | None = None,
+    ) -> None:
+        self.limits = limits
+        self.options = options
+        self.cost = cost
+        self.signal = signal.factory(limits, torch.device(device))
+        self._counts: Counter[str] = Counter()
+        self._decider = Decider(policy.factory(), options)
+        self._rate = AchievedRate()
+        self._ledger = Ledger()
+        self._relay = make_relay(limits, torch.device(device)) if relay is None else relay
+        self._live = LiveConfidences(limits, torch.device(device), self.signal, self._relay)
+        self._assigner = Assigner(limits, torch.device(device), backend=assign_backend)
+        self._budget = torch.zeros(1, dtype=torch.int32, device=device)
+        self._settle_law(signal, policy, drafter_seen, drafter_deterministic)
+        self.set_tiers(tiers)
+        if options.mode == "adaptive" and not cost.priced:
+            _LOG.warning("adaptive verification is off, every draft is verified: %s", cost.reason)
+
+    def _settle_law(
+        self, signal: SignalDescriptor, policy: PolicyDescriptor, drafter_seen: Seen, deterministic: bool
+    ) -> None:
+        if self.options.lossless == "refuse":
+            require_lossless(
+                signal, policy, drafter_seen=drafter_seen, drafter_deterministic=deterministic
+            )
+        seen = effective_seen(signal, drafter_seen)
+        self._sampled = verdict(seen, policy.reads, drafter_deterministic=deterministic, sampled=True)
+        live_is_history = deterministic or seen is Seen.HISTORY
+        # Scores that are a function of history may size the step they belong to (maths sections 5.4 and 5.5).
+        self._oldest_lag = 0 if live_is_history or policy.reads is not BudgetReads.HISTORY else 1
+        self._budget_is_history = live_is_history or policy.reads is BudgetReads.HISTORY
+
+    @property
+    def mode(self) -> str:
+        """``none``, ``fixed`` or ``adaptive``."""
+        return self.options.mode
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """Every fallback and invalid event by name, counted since the start."""
+        dropped = {"relay-dropped": self._relay.dropped} if self._relay.dropped else {}
+        return MappingProxyType({**self._counts, **dropped})
+
+    @property
+    def buffers(self) -> Mapping[str, torch.Tensor]:
+        """Static tensors of the assignment by name; addresses never change, graphs read them."""
+        return self._assigner.buffers
+
+    @property
+    def margin(self) -> float:
+        """The margin over full verification in force, widened by disagreement."""
+        return self._decider.guard.margin
+
+    def set_tiers(self, tiers: Sequence[int]) -> None:
+        """Plan for these captured token counts from now on, for instance without one that failed to capture.
+
+        Raises:
+            PlanError: they are not rising positive counts.
+        """
+        counts = [int(tier) for tier in tiers]
+        if counts != sorted(set(counts)) or (counts and counts[0] < 1):
+            raise PlanError(
+                "tiers are not rising positive token counts",
+                arrived=tuple(tiers),
+                allowed="strictly rising ints >= 1, or none in eager mode",
+                remedy="sort them and drop duplicates",
+            )
+        self._tiers = np.array(counts, dtype=np.int64)
+        self.cost.set_tiers(tuple(counts))
+
+    def publish(self, step: int, slots: np.ndarray, generations: np.ndarray, scores: torch.Tensor) -> None:
+        """Take the raw scores of the drafts that ``step`` verifies; enqueue only.
+
+        Args:
+            step: the step that verifies these drafts.
+            slots: int64 [R]; generations: int64 [R]; request slots in row order.
+            scores: float32 [R, K] on the run device, 0 where undrafted.
+
+        Raises:
+            LayoutError: the shapes do not fit the limits.
+        """
+        self._live.publish(step, slots, generations, scores)
+
+    def plan(self, state: StepState) -> Plan:
+        """Return how many draft tokens this step verifies, and why; host work only.
+
+        Raises:
+            PlanError: the state does not fit the limits.
+        """
+        self._check(state)
+        entry = Entry(state, creditable=state.other_tokens == 0 or self.options.mixed_tiers)
+        self._ledger.open(state.step, entry)
+        if self.options.mode == "none":
+            return self._bare(state, "mode is none: drafts are not verified")
+        if state.max_budget == 0:
+            return self._bare(state, _why_idle(state))
+        quantised, lag = self._survivals(state, entry)
+        tiers = self._tiers_for(state)
+        choice = self._forced(state, entry)
+        if choice is None:
+            prospects = survey(state, quantised, self.cost, tiers)
+            choice = self._choose(state, prospects, tiered=len(tiers) > 0)
+        else:
+            everything = np.array([state.max_budget], dtype=np.int64)
+            prospects = survey(state, quantised, self.cost, tiers, budgets=everything)
+        entry.probe = choice.probe
+        entry.foreseen &= choice.kind is not PlanState.WARMING
+        return write_plan(
+            state, prospects, choice.index, kind=choice.kind, reason=choice.reason, lag=lag
+        )
+
+    def _choose(self, state: StepState, prospects: Prospects, *, tiered: bool) -> Choice:
+        return self._decider.choose(
+            prospects.candidates(self._rate.value),
+            prospects.executed,
+            draft_seconds=self.cost.draft_seconds(state.requests),
+            tiered=tiered,
+            guarded=self._budget_is_history or not state.sampled,
+        )
+
+    def _forced(self, state: StepState, entry: Entry) -> Choice | None:
+        """Return full verification, with the reason, where nothing may be chosen; else None."""
+        if self.options.mode == "fixed":
+            return Choice(0, PlanState.FULL, "mode is fixed: everything is verified")
+        if state.sampled and not self._sampled.allowed:
+            self._note(entry, "lossless-downgrade")
+            return Choice(0, PlanState.FULL, f"sampled requests: {self._sampled.reason}")
+        if not self.cost.priced:
+            self._note(entry, "unpriced")
+            return Choice(0, PlanState.UNPRICED, self.cost.reason)
+        warming = self._decider.warming(*self.signal.ready())
+        return None if warming is None else Choice(0, PlanState.WARMING, warming)
+
+    def _bare(self, state: StepState, reason: str) -> Plan:
+        """Return the plan that verifies nothing."""
+        nothing = np.zeros((state.requests, self.limits.draft_tokens), dtype=np.int32)
+        prospects = survey(
+            state, nothing, self.cost, self._tiers_for(state), budgets=np.zeros(1, dtype=np.int64)
+        )
+        return write_plan(state, prospects, 0, kind=PlanState.IDLE, reason=reason, lag=None)
+
+    def _tiers_for(self, state: StepState) -> np.ndarray:
+        """Return the tiers this batch is padded to: none for one that holds a prefill chunk, unless asked."""
+        return self._tiers if state.other_tokens == 0 or self.options.mixed_tiers else NO_TIERS
+
+    def _survivals(self, state: StepState, entry: Entry) -> tuple[np.ndarray, int | None]:
+        """Return quantised survivals int32 [R, K] that the budget may read, and their lag.
+
+        A request that nothing is known of is optimistic, and so is a slot whose generation has changed.
+        """
+        snapshot = self._relay.latest(at_most=state.step - self._oldest_lag)
+        if snapshot is None:
+            return np.full((state.requests, self.limits.draft_tokens), SCORE_MAX, dtype=np.int32), None
+        if not np.isfinite(snapshot.confidences).all():
+            self._note(entry, "invalid-confidences")
+        lag = state.step - snapshot.step
+        row = lookup(snapshot.slots, snapshot.generations, state)
+        known = row >= 0
+        entry.foreseen = bool(known.all())
+        quantised = np.full((state.requests, self.limits.draft_tokens), SCORE_MAX, dtype=np.int32)
+        quantised[known] = scores(snapshot.confidences[row[known]])
+        return quantised, lag
+
+    def assign(
+        self, plan: Plan, scheduled: torch.Tensor, kv_lens: torch.Tensor, padded_tokens: int
+    ) -> Assignment:
+        """Return which drafts are verified: the budget spent on this step's own confidences, on the device.
+
+        Args:
+            plan: this step's plan.
+            scheduled: int32 [R padded] on the device, -1 for padding requests.
+            kv_lens: int32 [R padded] on the device.
+            padded_tokens: query tokens to describe, padding included.
+
+        Raises:
+            PlanError: the plan is not one this manager made or applied lately.
+            LayoutError: the tensors do not fit the limits.
+        """
+        entry = self._ledger.get(plan.step)
+        if entry is None:
+            raise PlanError(
+                "the plan to assign is not open",
+                arrived=plan.step,
+                allowed="a step that plan() or apply() returned and observe() has not closed",
+                remedy="plan, assign and observe each step once, in this order",
+            )
+        confidences, own = self._live.ranking(entry.state, scheduled.shape[0])
+        if not own and 0 < plan.budget < plan.scheduled:
+            self._note(entry, "unranked-requests")
+        self._budget.fill_(plan.budget)
+        return self._assigner.assign(confidences, scheduled, kv_lens, self._budget, padded_tokens)
+
+    def observe(self, outcome: StepOutcome, plan: Plan, strategy: str) -> StepRecord:
+        """Learn from a finished step and return its record. Off the decode path.
+
+        A measurement is credited only to the plan that caused it: one whose step differs, or that executed
+        another size than planned, teaches neither the cost model nor the guard, and is counted.
+        """
+        entry = self._ledger.close(outcome.step)
+        notes = [] if entry is None else entry.notes
+        verified = int(outcome.admitted.sum())
+        for name, wrong in (
+            ("outcome-of-another-step", entry is None or outcome.step != plan.step),
+            ("verified-not-planned", verified != plan.budget),
+            ("drafted-not-scheduled", int(outcome.drafted.sum()) != plan.scheduled),
+        ):
+            if wrong:
+                self._counts[name] += 1
+                notes.append(name)
+        executed_as_planned = entry is not None and outcome.step == plan.step and verified == plan.budget
+        if executed_as_planned:
+            self._credit(entry, outcome, plan)
+        self._rate.add(outcome.emitted, outcome.seconds)
+        self.signal.learn(outcome)
+        return _record(outcome, plan, strategy, verified, tuple(notes))
+
+    def _credit(self, entry: Entry, outcome: StepOutcome, plan: Plan) -> None:
+        """Teach the guard, exploration and the cost model what an executed plan really did."""
+        if entry.probe is not None:
+            self._decider.learn_from(entry.probe, outcome.emitted, outcome.seconds)
+        if plan.scheduled:
+            self._decider.guard.observe(
+                trimmed=plan.budget < entry.state.max_budget,
+                predicted_seconds=plan.predicted_seconds if entry.creditable else None,
+                seconds=outcome.seconds,
+                predicted_tokens=plan.predicted_tokens if entry.foreseen else 0.0,
+                tokens=outcome.emitted,
+            )
+        if self.options.online and entry.creditable and outcome.seconds is not None and plan.requests:
+            draft = self.cost.draft_seconds(plan.requests) if plan.scheduled else 0.0
+            rejected = self.cost.rejected_seconds * int((outcome.admitted - outcome.accepted).sum())
+            seconds = outcome.seconds - draft - rejected
+            self.cost.refresh(plan.tier, plan.requests, context_of(entry.state), seconds)
+
+    def draft_next(self, requests: int, kv_tokens: int) -> tuple[bool, str]:
+        """Return whether the next step should draft at all, and why; for engines that can skip drafting.
+
+        Args:
+            requests: decode requests of the next step.
+            kv_tokens: sum of their KV lengths.
+        """
+        if self.options.mode != "adaptive":
+            return self.options.mode == "fixed", f"mode is {self.options.mode}"
+        draft = self.cost.draft_seconds(requests)
+        if not self.cost.priced or draft <= 0 or not requests:
+            return self._decider.arm.decide(0.0, 0.0)
+        bare = float(self.cost.seconds(requests, requests, kv_tokens / requests))
+        return self._decider.arm.decide(draft, bare)
+
+    def export(self, plan: Plan) -> tuple[int, ...]:
+        """Return the plan as integers, for rank 0 to broadcast."""
+        return export_plan(plan)
+
+    def apply(self, state: StepState, integers: Sequence[int]) -> Plan:
+        """Return and open rank 0's plan in place of one of our own.
+
+        Raises:
+            PlanError: the integers are no plan or belong to another step or batch.
+        """
+        self._check(state)
+        plan = apply_plan(state, integers)
+        self._ledger.open(state.step, Entry(state, creditable=state.other_tokens == 0))
+        return plan
+
+    def agree(self, state: StepState, plan: Plan, digests: Sequence[int]) -> Plan:
+        """Return ``plan`` when all ranks' digests are equal, else a counted plan that verifies everything."""
+        if agree((*digests, plan.digest)):
+            return plan
+        entry = Entry(state, creditable=state.other_tokens == 0)
+        self._note(entry, "ranks-disagree")
+        self._ledger.open(state.step, entry)
+        optimistic = np.full((state.requests, self.limits.draft_tokens), SCORE_MAX, dtype=np.int32)
+        everything = np.array([state.max_budget], dtype=np.int64)
+        prospects = survey(state, optimistic, self.cost, self._tiers_for(state), budgets=everything)
+        reason = "ranks planned differently: everything is verified"
+        return write_plan(state, prospects, 0, kind=PlanState.FULL, reason=reason, lag=None)
+
+    def close(self) -> None:
+        """Release the relay."""
+        self._relay.close()
+
+    def _note(self, entry: Entry, name: str) -> None:
+        self._counts[name] += 1
+        entry.notes.append(name)
+
+    def _check(self, state: StepState) -> None:
+        limits = self.limits
+        most = int(state.scheduled.max()) if state.requests else 0
+        if state.requests > limits.max_requests or most > limits.draft_tokens:
+            raise PlanError(
+                "the step does not fit the limits",
+                arrived={"requests": state.requests, "most scheduled drafts": most},
+                allowed=f"at most {limits.max_requests} requests with {limits.draft_tokens} drafts each",
+                remedy="build Limits for the largest batch and the K in force",
+            )
+
+
+def _why_idle(state: StepState) -> str:
+    if not state.requests:
+        return "no decode requests"
+    if not state.scheduled.any():
+        return "no drafts were scheduled"
+    return f"a logits chunk of {state.chunk_limit} rows has no room beyond {state.requests} requests"
+
+
+def _record(
+    outcome: StepOutcome, plan: Plan, strategy: str, verified: int, notes: tuple[str, ...]
+) -> StepRecord:
+    return StepRecord(
+        step=plan.step,
+        state=plan.state.value,
+        reason=plan.reason,
+        requests=plan.requests,
+        certain_tokens=plan.certain_tokens,
+        scheduled=plan.scheduled,
+        planned=plan.budget,
+        verified=verified,
+        accepted=int(outcome.accepted.sum()),
+        emitted=outcome.emitted,
+        tokens=plan.tokens,
+        tier=plan.tier,
+        strategy=strategy,
+        predicted_seconds=plan.predicted_seconds,
+        realised_seconds=outcome.seconds,
+        predicted_tokens=plan.predicted_tokens,
+        realised_tokens=outcome.emitted,
+        lag=plan.lag,
+        digest=f"{plan.digest:016x}",
+        fallbacks=notes,
+    )

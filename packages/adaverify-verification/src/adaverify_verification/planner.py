@@ -1,0 +1,141 @@
+"""Price every candidate budget of one step, and write a decision down as a plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from adaverify_contracts import BudgetCandidates, Plan, PlanState, StepState
+
+from adaverify_verification.candidates import candidate_budgets, executed_tokens, expected_tokens, ranked_scores
+from adaverify_verification.cost_model import CostModel
+from adaverify_verification.digest import plan_digest
+
+NO_TIERS = np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Prospects:
+    """What each candidate budget of one step buys and costs.
+
+    Attributes:
+        budgets: int64 [C], rising, 0 first, everything last.
+        executed: int64 [C], query tokens that execute, padding included.
+        tokens: float64 [C], tau.
+        seconds: float64 [C], whole-step seconds, None when unpriced.
+    """
+
+    budgets: np.ndarray
+    executed: np.ndarray
+    tokens: np.ndarray
+    seconds: np.ndarray | None
+
+    def candidates(self, rate: float | None) -> BudgetCandidates:
+        """Return the form that policies read; only for a priced step."""
+        assert self.seconds is not None
+        return BudgetCandidates(self.budgets, self.tokens, self.seconds, rate)
+
+
+def context_of(state: StepState) -> float:
+    """Return the mean KV length of the decode requests, 0 without any: the cost table's context axis."""
+    return state.kv_tokens / state.requests if state.requests else 0.0
+
+
+def survey(
+    state: StepState,
+    scores: np.ndarray,
+    cost: CostModel,
+    tiers: np.ndarray,
+    *,
+    budgets: np.ndarray | None = None,
+) -> Prospects:
+    """Return the prospects of one step (maths sections 1 to 3).
+
+    Args:
+        state: the step.
+        scores: int [R, K] quantised survivals, 0 .. 65535.
+        cost: prices; an unpriced model leaves ``seconds`` None.
+        tiers: int64, the tiers that this step's batch is padded to, possibly empty.
+        budgets: int64, the budgets to look at; None looks at every one that can be optimal.
+    """
+    if budgets is None:
+        # Undoing rejected tokens makes cost rise inside a tier too: its end is then not the only optimum.
+        stairs = NO_TIERS if cost.rejected_seconds > 0 else tiers
+        budgets = candidate_budgets(state.certain_tokens, state.max_budget, stairs)
+    tokens = expected_tokens(state.emitting, ranked_scores(scores, state.scheduled), budgets)
+    executed = executed_tokens(state.certain_tokens + budgets, tiers)
+    return Prospects(budgets, executed, tokens, _seconds(state, cost, budgets, executed, tokens))
+
+
+def _seconds(
+    state: StepState, cost: CostModel, budgets: np.ndarray, executed: np.ndarray, tokens: np.ndarray
+) -> np.ndarray | None:
+    if not cost.priced:
+        return None
+    seconds = cost.executed_seconds(executed, state.requests, context_of(state))
+    if state.max_budget:
+        seconds = seconds + cost.draft_seconds(state.requests)
+    if cost.rejected_seconds:
+        seconds = seconds + cost.rejected_seconds * (budgets - (tokens - state.emitting))
+    return seconds
+
+
+def uniform_query_len(state: StepState, budget: int) -> int | None:
+    """Return the common query length where the host knows that all are equal, else None.
+
+    That is so when nothing is trimmed and all requests scheduled the same number, when nothing is verified
+    (every query is the certain token alone), and for a single request.
+    """
+    if not state.requests:
+        return None
+    if budget == 0:
+        return 1
+    if state.requests == 1:
+        return budget + 1
+    first = int(state.scheduled[0])
+    if budget == first * state.requests and bool((state.scheduled == first).all()):
+        return first + 1
+    return None
+
+
+def write_plan(
+    state: StepState,
+    prospects: Prospects,
+    index: int,
+    *,
+    kind: PlanState,
+    reason: str,
+    lag: int | None,
+) -> Plan:
+    """Return the plan that runs candidate ``index``."""
+    budget = int(prospects.budgets[index])
+    tier = int(prospects.executed[index])
+    seconds = prospects.seconds
+    scheduled = int(state.scheduled.sum())
+    uniform = uniform_query_len(state, budget)
+    return Plan(
+        step=state.step,
+        state=kind,
+        reason=reason,
+        budget=budget,
+        scheduled=scheduled,
+        requests=state.requests,
+        certain_tokens=state.certain_tokens,
+        tokens=state.certain_tokens + budget,
+        tier=tier,
+        uniform_query_len=uniform,
+        predicted_seconds=None if seconds is None else float(seconds[index]),
+        predicted_tokens=float(prospects.tokens[index]),
+        full_seconds=None if seconds is None else float(seconds[-1]),
+        full_tokens=float(prospects.tokens[-1]),
+        lag=lag,
+        digest=plan_digest(
+            step=state.step,
+            budget=budget,
+            scheduled=scheduled,
+            requests=state.requests,
+            certain_tokens=state.certain_tokens,
+            tier=tier,
+            uniform_query_len=uniform,
+        ),
+    )

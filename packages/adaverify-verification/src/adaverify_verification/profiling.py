@@ -1,0 +1,161 @@
+"""Measure a cost table: medians of interleaved runs over the shapes a decode step can really have."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+from adaverify_contracts import CostTableError, Limits
+
+from adaverify_verification.candidates import executed_tokens
+from adaverify_verification.cost_table import CostTable
+from adaverify_verification.fingerprint import Fingerprint
+
+Shape = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileGrid:
+    """Which shapes to measure, and how often.
+
+    Attributes:
+        requests: numbers of decode requests, rising.
+        contexts: KV lengths a request, rising.
+        tokens: query token counts to measure for every number of requests that can reach them; with tiers these
+            are the tiers.
+        draft_tokens: K; no profiled decode query is longer than K + 1.
+        padded: True when ``tokens`` are captured tiers, so that a smaller batch executes the next tier up.
+        warmup: unrecorded runs of each shape before the first recorded one.
+        repeats: recorded rounds over all shapes, interleaved.
+    """
+
+    requests: tuple[int, ...]
+    contexts: tuple[int, ...]
+    tokens: tuple[int, ...]
+    draft_tokens: int
+    padded: bool = False
+    warmup: int = 2
+    repeats: int = 5
+
+    def __post_init__(self) -> None:
+        for name, lowest in (("requests", 1), ("contexts", 0), ("tokens", 1)):
+            values = getattr(self, name)
+            if list(values) != sorted(set(values)) or (values and values[0] < lowest):
+                raise CostTableError(
+                    f"ProfileGrid.{name} is not a rising axis",
+                    arrived=values,
+                    allowed=f"strictly rising ints >= {lowest}",
+                    remedy="sort the axis and drop duplicates",
+                )
+        if not self.requests or not self.contexts or self.repeats < 1 or self.warmup < 0 or self.draft_tokens < 0:
+            raise CostTableError(
+                "ProfileGrid measures nothing",
+                arrived=self,
+                allowed="at least one number of requests, one context and one repeat",
+                remedy="build it with ProfileGrid.covering(limits, ...)",
+            )
+
+    @classmethod
+    def covering(
+        cls, limits: Limits, *, tiers: tuple[int, ...] = (), contexts: tuple[int, ...] | None = None
+    ) -> ProfileGrid:
+        """Return the grid that covers every decode step of ``limits``, with powers of two on each axis."""
+        if contexts is None:
+            contexts = tuple(sorted({min(256, limits.max_model_len), limits.max_model_len}))
+        requests = _powers(limits.max_requests)
+        tokens = tiers or _powers(limits.max_tokens)
+        return cls(requests, contexts, tokens, limits.draft_tokens, padded=bool(tiers))
+
+    def shapes(self) -> tuple[Shape, ...]:
+        """Return the (tokens, requests, context) to run, each request 1 .. K + 1 tokens long."""
+        found = []
+        for requests in self.requests:
+            longest = requests * (self.draft_tokens + 1)
+            inside = {tokens for tokens in self.tokens if requests <= tokens <= longest}
+            ends = {longest} if self.padded else {requests, longest}
+            if self.padded and not any(tokens >= requests for tokens in inside):
+                ends.add(requests)
+            found.extend((tokens, requests, context) for context in self.contexts for tokens in inside | ends)
+        return tuple(sorted(found, key=lambda shape: (shape[1], shape[2], shape[0])))
+
+    def executed(self, tokens: int) -> int:
+        """Return the size that a batch of ``tokens`` executes."""
+        if not self.padded:
+            return tokens
+        return int(executed_tokens(np.array([tokens]), np.array(self.tokens))[0])
+
+
+def _powers(highest: int) -> tuple[int, ...]:
+    """Return 1, 2, 4 ... and ``highest``."""
+    return tuple(sorted({1 << bit for bit in range(highest.bit_length()) if 1 << bit <= highest} | {highest}))
+
+
+def profile_cost(
+    measure: Callable[[int, int, int], float],
+    grid: ProfileGrid,
+    fingerprint: Fingerprint,
+    *,
+    measure_draft: Callable[[int], float] | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> CostTable:
+    """Return a measured table.
+
+    Every shape is warmed up, then all shapes run once a round, forwards and backwards in turn, so that a clock
+    that drifts moves all of them alike; the median of the rounds counts.
+
+    Args:
+        measure: ``measure(tokens, requests, context)`` runs one whole step, padding to the executed size
+            itself, and returns seconds.
+        grid: what to measure.
+        fingerprint: the setup it is measured on.
+        measure_draft: ``measure_draft(requests)`` returns seconds of drafting alone, where the engine can skip
+            it; ``measure`` must then leave it out.
+        progress: called as ``progress(done, total)`` after each recorded run.
+
+    Raises:
+        CostTableError: a run returned something that is not a positive finite time; names the shape.
+    """
+    shapes = grid.shapes()
+    for shape in shapes:
+        for _ in range(grid.warmup):
+            measure(*shape)
+    samples: dict[Shape, list[float]] = {shape: [] for shape in shapes}
+    done, total = 0, len(shapes) * grid.repeats
+    for turn in range(grid.repeats):
+        for shape in shapes if turn % 2 == 0 else reversed(shapes):
+            samples[shape].append(_seconds(measure(*shape), shape))
+            done += 1
+            if progress is not None:
+                progress(done, total)
+    points = [
+        (grid.executed(tokens), requests, context, median(samples[tokens, requests, context]))
+        for tokens, requests, context in shapes
+    ]
+    draft = [] if measure_draft is None else _profile_draft(measure_draft, grid)
+    return CostTable.from_points(fingerprint, points, draft=draft)
+
+
+def _profile_draft(measure_draft: Callable[[int], float], grid: ProfileGrid) -> list[tuple[int, float]]:
+    for requests in grid.requests:
+        for _ in range(grid.warmup):
+            measure_draft(requests)
+    rounds = [
+        [_seconds(measure_draft(requests), (requests, requests, 0)) for requests in grid.requests]
+        for _ in range(grid.repeats)
+    ]
+    return list(zip(grid.requests, (median(column) for column in zip(*rounds, strict=True)), strict=True))
+
+
+def _seconds(value: float, shape: Shape) -> float:
+    seconds = float(value)
+    if not math.isfinite(seconds) or seconds <= 0:
+        raise CostTableError(
+            f"the step of {shape[0]} tokens, {shape[1]} requests, context {shape[2]} returned no time",
+            arrived=value,
+            allowed="finite seconds > 0",
+            remedy="time the whole step with a monotonic clock after the device has finished",
+        )
+    return seconds

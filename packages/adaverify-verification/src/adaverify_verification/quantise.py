@@ -1,0 +1,70 @@
+"""Survivals as 16-bit integers, so that one total order holds on every rank and on both host and device.
+
+Each function takes a NumPy array or a torch tensor and returns the same kind; the two agree bit for bit, and
+the assignment kernel repeats the same arithmetic. All work is float32: a double or a tree-shaped product
+would round differently and two ranks could disagree about the last admitted draft token.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import numpy as np
+import torch
+
+SCORE_BITS = 16
+SCORE_MAX = (1 << SCORE_BITS) - 1
+
+Array = TypeVar("Array", np.ndarray, torch.Tensor)
+
+
+def sanitise(confidences: Array) -> Array:
+    """Clamp confidences to [0, 1] and turn NaN into 0.
+
+    Args:
+        confidences: float32 of any shape and device; infinities clamp, -0.0 becomes 0.0.
+
+    Returns:
+        float32 of the same shape, a new array.
+    """
+    if isinstance(confidences, np.ndarray):
+        # The comparison is false for NaN, so one branch serves NaN, negatives and -0.0.
+        return np.where(confidences > 0, np.minimum(confidences, np.float32(1)), np.float32(0))
+    one, zero = confidences.new_ones(()), confidences.new_zeros(())
+    return torch.where(confidences > 0, torch.minimum(confidences, one), zero)
+
+
+def survival(confidences: Array) -> Array:
+    """Multiply sanitised confidences left to right in float32 (maths section 2).
+
+    Args:
+        confidences: float32 [R, K], any values; they are sanitised first.
+
+    Returns:
+        float32 [R, K]; never rises along K, because every factor is at most 1 and rounding is monotone.
+    """
+    clean = sanitise(confidences)
+    # Not torch.cumprod: on a CPU it accumulates in double, on a GPU as a tree.
+    for k in range(1, clean.shape[1]):
+        clean[:, k] *= clean[:, k - 1]
+    return clean
+
+
+def quantise(survivals: Array) -> Array:
+    """Round survivals to ``floor(s x 65535 + 0.5)``, product and sum each rounded to float32.
+
+    Args:
+        survivals: float32 in [0, 1], any shape.
+
+    Returns:
+        int32 of the same shape in 0 .. 65535; monotone, so equal integers fall to the tie rule (maths M1).
+    """
+    if isinstance(survivals, np.ndarray):
+        rounded: np.ndarray = np.floor(survivals * np.float32(SCORE_MAX) + np.float32(0.5)).astype(np.int32)
+        return rounded
+    return torch.floor(survivals * SCORE_MAX + 0.5).to(torch.int32)
+
+
+def scores(confidences: Array) -> Array:
+    """Return the quantised survivals int32 [R, K] of confidences float32 [R, K]."""
+    return quantise(survival(confidences))

@@ -1,0 +1,121 @@
+"""Cost tables: measured, monotone, saved, refused."""
+
+import json
+
+import pytest
+from adaverify_contracts import CostTableError, FingerprintMismatchError
+from adaverify_verification import CostTable, Fingerprint
+
+HERE = Fingerprint.from_mapping({"device": "cpu", "dtype": "bfloat16", "ladder": (8, 16), "shards": 1})
+POINTS = [(8, 8, 128, 1.0), (16, 8, 128, 2.0), (8, 8, 4096, 1.5), (16, 8, 4096, 3.0)]
+
+
+def test_a_table_survives_the_disk_unchanged(tmp_path):
+    """Saved and loaded tables are equal, drafting and rejection prices included."""
+    table = CostTable.from_points(HERE, POINTS, draft=[(8, 0.2)], rejected_seconds=0.01)
+    table.save(tmp_path / "deep" / "cost.json")
+    assert CostTable.load(tmp_path / "deep" / "cost.json", HERE) == table
+    assert [p.name for p in (tmp_path / "deep").iterdir()] == ["cost.json"]
+
+
+def test_an_outlier_is_named_and_the_curve_never_falls():
+    """speed.llama.cpp: measured [5.0, 4.2, 6.0] made one row dearer than two."""
+    table = CostTable.from_points(HERE, [(1, 1, 0, 5.0), (2, 1, 0, 4.2), (4, 1, 0, 6.0)])
+    assert table.curves[0].seconds == pytest.approx((4.6, 4.6, 6.0))
+    assert table.curves[0].measured == (5.0, 4.2, 6.0)
+    assert len(table.outliers) == 2 and "1 tokens" in table.outliers[0] and "2 tokens" in table.outliers[1]
+
+
+def test_repeated_points_count_by_their_median():
+    """One stall does not move a price."""
+    table = CostTable.from_points(HERE, [(8, 1, 0, 1.0), (8, 1, 0, 1.1), (8, 1, 0, 90.0)])
+    assert table.points == ((8, 1, 0, 1.1),)
+
+
+@pytest.mark.parametrize(
+    "point",
+    [
+        (8, 8, 128, float("nan")),
+        (8, 8, 128, float("inf")),
+        (8, 8, 128, -1.0),
+        (8, 8, 128, 0.0),
+        (0, 8, 128, 1.0),
+        (8, 0, 128, 1.0),
+        (8, 8, -1, 1.0),
+        (8.5, 8, 128, 1.0),
+        (8, 8, 1.0),
+        (8, 8, 128, "1"),
+        (True, 8, 128, 1.0),
+    ],
+)
+def test_points_that_are_no_measurement_are_refused(point):
+    """NaN, infinite, negative and zero times, and shapes off the axes."""
+    with pytest.raises(CostTableError):
+        CostTable.from_points(HERE, [*POINTS, point])
+
+
+def test_an_empty_table_is_refused():
+    """No measurement is an error here and the state unpriced in the planner."""
+    with pytest.raises(CostTableError, match="no measurement"):
+        CostTable.from_points(HERE, [])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        "{}",
+        '{"format": "adaverify-cost-table", "version": 2}',
+        '{"format": "adaverify-cost-table", "version": 1}',
+        '{"format": "adaverify-cost-table", "version": 1, "fingerprint": {}, "points": [[1, 1, 0, 1.0]]}',
+        '{"format": "adaverify-cost-table", "version": 1, "fingerprint": {"a": "b"}, "points": []}',
+        '{"format": "adaverify-cost-table", "version": 1, "fingerprint": {"a": "b"}, "points": [[1, 1, 0, NaN]]}',
+        '{"format": "adaverify-cost-table", "version": 1, "fingerprint": {"a": "b"}, "points": [3]}',
+        '{"format": "adaverify-cost-table", "version": 1, "fingerprint": {"a": "b"}, "points": {"1": 2}}',
+        '{"format": "adaverify-cost-table", "version": 1, "fingerprint": "x", "points": [[1, 1, 0, 1.0]]}',
+    ],
+)
+def test_a_corrupt_file_is_a_cost_table_error(tmp_path, text):
+    """Truncated, foreign, empty or poisoned files never reach the planner."""
+    path = tmp_path / "cost.json"
+    path.write_text(text)
+    with pytest.raises(CostTableError):
+        CostTable.load(path, HERE)
+
+
+def test_a_missing_or_unreadable_file_says_what_to_do(tmp_path):
+    """The remedy is a command."""
+    for path in (tmp_path / "absent.json", tmp_path):
+        with pytest.raises(CostTableError, match="adaverify profile"):
+            CostTable.load(path, HERE)
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(CostTableError):
+        CostTable.load(tmp_path / "binary", HERE)
+
+
+@pytest.mark.parametrize(
+    "field, value", [("device", "other"), ("dtype", "float32"), ("ladder", (8, 24)), ("shards", 4)]
+)
+def test_a_table_of_another_setup_is_refused_naming_the_field(tmp_path, field, value):
+    """vllm #52233, FreeToken #71: reuse only under an equal fingerprint."""
+    CostTable.from_points(HERE, POINTS).save(tmp_path / "t.json")
+    other = Fingerprint.from_mapping({**dict(HERE.pairs), field: value})
+    with pytest.raises(FingerprintMismatchError) as caught:
+        CostTable.load(tmp_path / "t.json", other)
+    assert list(caught.value.differences) == [field]
+    assert dict(HERE.pairs)[field] in str(caught.value)
+    assert CostTable.load(tmp_path / "t.json", None).points
+
+
+def test_a_failed_save_leaves_the_old_table(tmp_path, monkeypatch):
+    """Readers see the old file or the new one, never half of it."""
+    path = tmp_path / "t.json"
+    CostTable.from_points(HERE, POINTS).save(path)
+    before = path.read_text()
+    monkeypatch.setattr(json, "dump", lambda document, stream, **_: stream.write("{") / 0)
+    with pytest.raises(ZeroDivisionError):
+        CostTable.from_points(HERE, POINTS[:1]).save(path)
+    assert path.read_text() == before and len(list(tmp_path.iterdir())) == 1
