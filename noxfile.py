@@ -179,12 +179,14 @@ def gpu_sm100(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", default=False)
 def bench(session: nox.Session) -> None:
-    """Run the benchmarks: the files in benchmarks/ folders and the tests that use the benchmark fixture."""
+    """Run the benchmarks: everything in benchmarks/ folders, and the tests marked benchmark."""
     environment = Environment(session, "tests")
-    # Named one by one: a benchmark shares its kernel's stem, so pytest would not take it for a test file.
     files = [p for p in paths("benchmarks/**/*.py") if not Path(p).name.startswith(("_", "conftest"))]
-    selections = [["-m", "benchmark"]]
-    if files:
-        selections.insert(0, ["--benchmark-only", *files])
-    for selection in selections:
-        environment.run("-m", "pytest", *selection, *session.posargs, success_codes=[0, NO_TESTS])
+    scripts = [p for p in files if 'if __name__ == "__main__"' in (ROOT / p).read_text(encoding="utf-8")]
+    # Named one by one: a benchmark shares its kernel's stem, so pytest would not take it for a test file.
+    timed = [p for p in files if p not in scripts]
+    if timed:
+        environment.run("-m", "pytest", "--benchmark-only", *timed, *session.posargs)
+    environment.run("-m", "pytest", "-m", "benchmark", *session.posargs, success_codes=[0, NO_TESTS])
+    for script in scripts:
+        environment.run(script)
