@@ -6,7 +6,7 @@ from adaverify_contracts import Plan, StepOutcome, StepRecord
 
 
 def write_record(outcome: StepOutcome, plan: Plan, strategy: str, *, notes: tuple[str, ...]) -> StepRecord:
-    """Return the record of a step: planned and executed, predicted and realised, and every fallback by name."""
+    """Return the record of a step: planned and executed, predicted and realised, every fallback by name."""
     return StepRecord(
         step=plan.step,
         state=plan.state.value,
