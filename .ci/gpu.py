@@ -117,7 +117,10 @@ def main(arguments: list[str]) -> int:
                 f"left out, no {marker} test and no module {module} here: {file.relative_to(workspace.ROOT)}"
             )
         options = [*tolerant_options(), *(f"--ignore={file}" for file in skipped)]
-        command = [sys.executable, "-m", "pytest", *options, "-m", marker, *rest]
+        # Named one by one: pytest imports the conftest.py of its configured test folders even when ignored.
+        folders = [*(d.folder / "tests" for d in distributions), workspace.ROOT / "integration_tests"]
+        chosen = [str(folder) for folder in folders if folder.is_dir() and folder not in skipped]
+        command = [sys.executable, "-m", "pytest", *options, "-m", marker, *rest, *chosen]
         return subprocess.run(command, cwd=workspace.ROOT, env=environment, check=False).returncode
 
 
