@@ -1,21 +1,21 @@
 """Check, then time, the row kernels and schedules on a CUDA device; print one JSON document.
 
-Needs torch, triton and pluggy, and on PYTHONPATH the src folders of adaverify-contracts and adaverify-metadata:
+Needs torch, triton and pluggy, and on PYTHONPATH the src folders of adaverify-contracts and -metadata:
 
     python benchmarks/metadata_rows.py [--strategy NAME ...] [--schedules] [--sweep] [--rounds N]
 
 K = 7, page 64, table 2048 wide, query lengths uniform in 1..8, KV lengths uniform in 8..16384 (``served``) or
-all 131072 (``full``). For each strategy and 16, 64, 256 requests the script captures one build in a CUDA graph,
+all 131072 (``full``). For each strategy and 16, 64, 256 requests the script captures one build in a graph,
 replays it with other lengths over poisoned buffers, compares every output with the torch reference, and only
 then measures:
 
 - ``single_us``: events around the replay of a graph of one build, the queue kept full before it; median.
 - ``chain_us``: a graph of 32 builds, divided by 32; median. Of the launch only the graph's own gap is left.
-- ``host_us``: host time of ``build`` on an idle queue; ``replay_host_us``: the same of a graph replay; medians.
+- ``host_us``: host time of ``build`` on an idle queue; ``replay_host_us``: that of a graph replay; medians.
 - ``torch_*``: the obvious torch formulation (repeat_interleave and gathers), captured alike.
 
-``floor`` is the same measurement of a kernel that adds 1 to one element. Variants are interleaved round by round,
-so that a clock change hits all of them.
+``floor`` is the same measurement of a kernel that adds 1 to one element. Variants are interleaved round by
+round, so that a clock change hits all of them.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def refill(batch: DecodeBatch, strategy: str, regime: str, seed: int) -> None:
 
 
 def obvious(batch: DecodeBatch, width: int) -> tuple[torch.Tensor, ...]:
-    """Build row lengths, tables and owners the obvious way: per-request values repeated, tables gathered whole.
+    """Build lengths, tables and owners the obvious way: values repeated per token, tables gathered whole.
 
     ``width`` is 1 (flattened), 2 (paired) or the common query length (one row a request).
     """
@@ -313,7 +313,7 @@ def main(arguments: list[str] | None = None) -> int:
         "clock_khz": torch.cuda.get_device_properties(0).clock_rate
         if hasattr(torch.cuda.get_device_properties(0), "clock_rate")
         else None,
-        "data": "K 7, page 64, table 2048, query lengths uniform 1..8; served KV 8..16384, full KV 131072; warm",
+        "data": "K 7, page 64, table 2048, query lengths 1..8; served KV 8..16384, full KV 131072; warm",
         "floor": measure({"one_element_": lambda: one.add_(1)}, options.rounds, options.repeats),
     }
     if not options.schedules:

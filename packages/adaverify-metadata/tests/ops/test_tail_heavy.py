@@ -70,7 +70,7 @@ def test_the_kernel_on_the_worked_tables(kit, lens, atoms, slots, pairs, end):
     assert builder.build(column).tolist() == expand(pairs, end)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     lens=st.lists(st.integers(-1, 3000), min_size=1, max_size=20),
     width=st.sampled_from([1, 2, 3]),
