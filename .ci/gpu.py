@@ -52,19 +52,25 @@ def tolerant_options() -> list[str]:
 
 
 def left_out(root: Path, marker: str) -> dict[Path, str]:
-    """Return the test files that need a module that is not here and hold no test of this marker.
+    """Return the test files and folders that need a module that is not here and hold no test of this marker.
 
-    GPU machines lack tools such as hypothesis. A file that names the marker is kept, and fails without them.
+    GPU machines lack tools such as hypothesis. What names the marker is kept, and fails without them. A folder is
+    left out when its conftest.py needs the module.
     """
     found = {}
     for kind in (*workspace.KINDS, "integration_tests"):
-        for file in sorted((root / kind).rglob("test_*.py")):
-            text = file.read_text(encoding="utf-8")
-            if f"mark.{marker}" in text:
+        for file in sorted((root / kind).rglob("*.py")):
+            whole = file.name == "conftest.py"
+            if not (whole or file.name.startswith("test_")):
                 continue
-            missing = next(filter(None, map(_missing, sorted(_top_level_imports(text)))), None)
+            place = file.parent if whole else file
+            tests = file.parent.rglob("test_*.py") if whole else [file]
+            if any(f"mark.{marker}" in test.read_text(encoding="utf-8") for test in tests):
+                continue
+            imports = sorted(_top_level_imports(file.read_text(encoding="utf-8")))
+            missing = next(filter(None, map(_missing, imports)), None)
             if missing:
-                found[file] = missing
+                found[place] = missing
     return found
 
 

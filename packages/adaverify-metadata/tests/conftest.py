@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import fields
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
 import torch
-from adaverify_contracts import DecodeBatch, DecodeRows, Limits
 
+from adaverify_contracts import DecodeBatch, DecodeRows, Limits
 from adaverify_metadata import FlattenRowBuilder, PairedRowBuilder, UniformRowBuilder, VarlenRowBuilder
 
 if not torch.cuda.is_available():
@@ -78,7 +79,7 @@ def expected_slots(strategy, query_lens, padded_tokens, width):
 def check_against_oracle(rows: DecodeRows, strategy, batch, limits):
     """Compare every field with plain Python over the device's boundaries."""
     start, seq_lens = batch.query_start_loc.tolist(), batch.seq_lens.tolist()
-    query_lens = [b - a for a, b in zip(start, start[1:], strict=False)]
+    query_lens = [b - a for a, b in pairwise(start)]
     table = batch.block_table.tolist()
     want = expected_slots(strategy, query_lens, batch.padded_tokens, rows.tokens_per_row)
     assert rows.rows == len(want)
@@ -104,7 +105,7 @@ def check_against_oracle(rows: DecodeRows, strategy, batch, limits):
     for t in range(start[-1]):
         assert slots[token_slot[t]] == t
     for t in range(start[-1], batch.padded_tokens):
-        assert (slots[token_slot[t]] == -1) if -1 in slots else token_slot[t] == 0
+        assert slots[token_slot[t]] == -1 if -1 in slots else token_slot[t] == 0
 
 
 def assert_same_rows(left: DecodeRows, right: DecodeRows):
@@ -112,7 +113,7 @@ def assert_same_rows(left: DecodeRows, right: DecodeRows):
     for field in fields(DecodeRows):
         a, b = getattr(left, field.name), getattr(right, field.name)
         if isinstance(a, torch.Tensor):
-            assert a.dtype == b.dtype and a.shape == b.shape, field.name
+            assert (a.dtype, a.shape) == (b.dtype, b.shape), field.name
             assert torch.equal(a, b), (field.name, a, b)
         else:
             assert a == b, field.name

@@ -1,13 +1,13 @@
-"""Any batch, any padding: the reference equals plain Python, and the kernels equal the reference bit for bit."""
+"""Any batch, any padding: the reference equals plain Python, the kernels equal the reference bit for bit."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from adaverify_contracts import Limits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from adaverify_contracts import Limits
 from adaverify_metadata import LaunchConfig
 
 STRATEGIES = ("uniform", "flatten", "paired", "varlen")
@@ -41,9 +41,7 @@ def test_kernel_equals_reference_over_poisoned_buffers(kit, strategy, data):
     batch = kit.draw_batch(data.draw, st, limits, uniform=strategy == "uniform")
     made = kit.builders[strategy]
     reference = made(strategy, limits, kit.device, backend="torch")
-    kernel = made(
-        strategy, limits, kit.device, backend="triton", launch=data.draw(st.sampled_from(CONFIGS))
-    )
+    kernel = made(strategy, limits, kit.device, backend="triton", launch=data.draw(st.sampled_from(CONFIGS)))
     kit.poison(reference)
     kit.poison(kernel)
     want, got = reference.build(batch), kernel.build(batch)
@@ -140,7 +138,7 @@ def test_a_length_is_never_negative(kit, strategy, backend):
 @pytest.mark.parametrize("backend", ["torch", "triton"])
 @pytest.mark.parametrize("rows", [8, 32, 33, 64])
 def test_compressed_lengths_of_zero_keep_a_schedule_of_ones(kit, rows, backend):
-    """Seq_len 1, ratio 4: true lengths 0, schedule from 1 (vllm #51970, DeepGEMM #353, TensorRT-LLM #14940)."""
+    """Seq_len 1, ratio 4: lengths 0, schedule from 1 (vllm #51970, DeepGEMM #353, TensorRT-LLM #14940)."""
     limits = Limits(max_requests=64, draft_tokens=0, max_model_len=64, page_size=4, compress_ratio=4)
     config = LaunchConfig(rows_per_program=16)
     options = {"launch": config} if backend == "triton" else {}
@@ -223,7 +221,7 @@ def test_page_offsets_are_64_bit(kit, backend, tmp_path):
 
 
 def test_the_table_covers_the_drafts(kit):
-    """Longest sequence 4096 plus K, page 256: 17 columns, not 16 (nano-vllm #190); 120001 / 64 (vllm #48404)."""
+    """4096 tokens plus K at page 256: 17 columns, not 16 (nano-vllm #190); 120001 at 64 (vllm #48404)."""
     limits = Limits(max_requests=1, draft_tokens=1, max_model_len=4096, page_size=256)
     builder = kit.builders["flatten"]("flatten", limits, kit.device, backend="torch")
     rows = builder.build(kit.batch([4097], [1], 1, limits))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-from adaverify_contracts import Limits
 from hypothesis import given
 from hypothesis import strategies as st
 
+from adaverify_contracts import Limits
 from adaverify_metadata import compress_lens, localize_lens
 from adaverify_metadata.reference import local_lens
 

@@ -131,7 +131,8 @@ def torch_formulation(case: list[torch.Tensor], budget: int, tokens: int) -> Cal
         owner = torch.searchsorted(starts[1:], token, right=True, out_int32=True)
         inside = token < starts[-1]
         offset = token - starts[owner.clamp(max=requests - 1)]
-        return kv_lens + lens, torch.where(inside, owner, -1), torch.where(inside, offset, -1)
+        seq_lens = torch.where(scheduled >= 0, kv_lens + lens, 0)
+        return seq_lens, torch.where(inside, owner, -1), torch.where(inside, offset, -1)
 
     return run
 

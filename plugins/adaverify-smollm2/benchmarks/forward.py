@@ -1,8 +1,8 @@
 """Time one forward pass with logits, packed against plain projections, attention left out.
 
 Run ``python plugins/adaverify-smollm2/benchmarks/forward.py --json forward.json``. No time is printed before
-packed and plain logits agree. Rounds interleave the variants and the row counts; medians and quartiles are over
-rounds. Weights are warm: one step reads all of them, 269 MB in bfloat16, more than a cache holds.
+packed and plain logits agree. Rounds interleave the variants and the row counts; medians and quartiles are
+over rounds. Weights are warm: one step reads all of them, 269 MB in bfloat16, more than a cache holds.
 """
 
 from __future__ import annotations

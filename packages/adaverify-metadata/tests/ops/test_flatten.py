@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from adaverify_contracts import Limits
 
+from adaverify_contracts import Limits
 from adaverify_metadata import flatten_rows
 
 LIMITS = Limits(max_requests=4, draft_tokens=3, max_model_len=13, page_size=4)
@@ -34,7 +34,7 @@ def test_each_row_is_compressed_not_its_request(kit, backend):
 @pytest.mark.parametrize("backend", ["torch", "triton"])
 @pytest.mark.parametrize(("rank", "expected"), [(0, [4, 4, 4, 5]), (1, [3, 4, 4, 4])])
 def test_each_row_is_localised_not_its_request(kit, backend, rank, expected):
-    """Two ranks, two positions a turn: of 7, 8, 8, 9 positions rank 0 holds 0 1 4 5 8, rank 1 holds 2 3 6 7."""
+    """Two ranks, two positions a turn: of 7, 8, 8, 9 positions rank 0 holds 0 1 4 5 8, rank 1 2 3 6 7."""
     limits = Limits(
         max_requests=2,
         draft_tokens=2,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from adaverify_contracts import LayoutError, Limits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from adaverify_contracts import LayoutError, Limits
 from adaverify_metadata import HeadHeavySchedule, schedule_head_heavy
 
 INDICES = [0, 0, 0, 1, 2, 2]

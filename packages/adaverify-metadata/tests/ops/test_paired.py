@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from adaverify_contracts import Limits
 
+from adaverify_contracts import Limits
 from adaverify_metadata import paired_row_count, paired_rows
 
 LIMITS = Limits(max_requests=4, draft_tokens=3, max_model_len=13, page_size=4)
@@ -36,7 +36,7 @@ def test_the_row_count_holds_every_split_and_is_reached():
 
 @pytest.mark.parametrize("backend", ["torch", "triton"])
 def test_a_padding_token_finds_the_empty_front_when_the_last_row_is_taken(kit, backend):
-    """Three odd requests fill (6 + 3) // 2 = 4 rows with 5 tokens; token 5 points at slot 0, which is empty."""
+    """Three odd requests fill (6 + 3) // 2 = 4 rows with 5 tokens; token 5 points at slot 0, an empty one."""
     builder = kit.builders["paired"]("paired", LIMITS, kit.device, backend=backend)
     rows = builder.build(kit.batch([5, 5, 5], [1, 1, 3], 6, LIMITS))
     assert rows.row_token.tolist() == [[-1, 0], [-1, 1], [-1, 2], [3, 4]]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from adaverify_contracts import LayoutError, Limits
 
+from adaverify_contracts import LayoutError, Limits
 from adaverify_metadata import PairedUnitsSchedule, schedule_paired_units
 from adaverify_metadata.ops.paired_units.reference import pair_starts
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from adaverify_contracts import Limits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from adaverify_contracts import Limits
 from adaverify_metadata import TailHeavySchedule, schedule_tail_heavy
 
 LENS = [300, 0, 1000, 257]
@@ -60,9 +60,7 @@ def test_the_worked_tables(lens, atoms, slots, pairs, end):
     assert found.dtype == torch.int32
 
 
-@pytest.mark.parametrize(
-    ("lens", "atoms", "slots", "pairs", "end"), [row for row in TABLE if row[2] <= 16]
-)
+@pytest.mark.parametrize(("lens", "atoms", "slots", "pairs", "end"), [row for row in TABLE if row[2] <= 16])
 def test_the_kernel_on_the_worked_tables(kit, lens, atoms, slots, pairs, end):
     """The launch writes the same integers, over poison."""
     limits = Limits(max_requests=32, draft_tokens=0, max_model_len=1024, page_size=64)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from adaverify_contracts import LayoutError, Limits
 
+from adaverify_contracts import LayoutError, Limits
 from adaverify_metadata import uniform_rows
 
 LIMITS = Limits(max_requests=4, draft_tokens=3, max_model_len=13, page_size=4)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from adaverify_contracts import Limits
-
 from adaverify_metadata import varlen_rows
 
 LIMITS = Limits(max_requests=4, draft_tokens=3, max_model_len=13, page_size=4)

@@ -47,7 +47,8 @@ def copy_pages(
     source = table + request.to(tl.int64) * table_stride
     target = row_table + row.to(tl.int64) * ROW_STRIDE
     fours = pages // 4 * 4
-    # Not a range: the interpreter converts a range's bound in a way that numpy deprecates, with a warning a row.
+    # Not a range: the interpreter converts a range's bound in a way that numpy deprecates, with a warning a
+    # row.
     first = 0
     while first < fours:
         column = first + tl.arange(0, COLUMNS)

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 MAX_REQUESTS = 1024
 MAX_DRAFT_TOKENS = 15
 
+# Fusing s x 65535 + 0.5 rounds once where the reference rounds twice: an integer could differ by one.
+COMPILE_OPTIONS = {"enable_fp_fusion": False}
+
 
 @dataclass(frozen=True, slots=True)
 class AssignLaunch:
@@ -94,6 +97,5 @@ def launch(
         BLOCK_REQUESTS=parameters.block_requests,
         BLOCK_TAIL=parameters.block_tail,
         num_warps=parameters.num_warps,
-        # Fusing s x 65535 + 0.5 rounds once where the reference rounds twice: an integer could differ by one.
-        enable_fp_fusion=False,
+        **COMPILE_OPTIONS,
     )

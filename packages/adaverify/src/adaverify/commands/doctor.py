@@ -18,14 +18,13 @@ def doctor(
     assume: Annotated[
         str | None, typer.Option(help="Take the device for this architecture word instead of probing one.")
     ] = None,
-    mode: Annotated[str, typer.Option(help="Mode to select for: none, fixed or adaptive.")] = "adaptive",
     json: Annotated[bool, typer.Option("--json", help="Print one JSON value and nothing else.")] = False,
 ) -> None:
     """Show every device fact, kernel, plugin and strategy, chosen or not, with all reasons at once.
 
     Exits with 1 when no verifier can be assembled here.
     """
-    report = build_report(read_settings(), device=device, assume=assume, mode=mode).as_dict()
+    report = build_report(read_settings(), device=device, assume=assume).as_dict()
     if json:
         emit_json(report)
     else:
