@@ -15,7 +15,7 @@ def fake_capability(
     """Return the capability of a typical device of one architecture; no device is touched.
 
     Args:
-        word: architecture word, for instance ``sm90``, ``gfx942`` or ``cpu``.
+        word: a word of the capability package's architecture table, for instance ``cpu``.
         kernels: names of kernels taken as executed, whole reports, or a mapping from name to level.
 
     Raises:
