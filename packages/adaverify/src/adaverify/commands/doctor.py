@@ -50,8 +50,11 @@ def _render(report: dict[str, Any]) -> None:
     out.print(
         table(
             "Plugins",
-            ("plugin", "distribution", "version", "outcome", "reason"),
-            [(p["name"], p["owner"], p["version"], p["outcome"], p["reason"]) for p in report["plugins"]],
+            ("plugin", "distribution", "outcome", "reason"),
+            [
+                (p["name"], f"{p['owner']} {p['version']}", p["outcome"], p["reason"])
+                for p in report["plugins"]
+            ],
         )
     )
     out.print(table("Decode strategies", _CANDIDATE, [_candidate(item) for item in report["strategies"]]))
@@ -78,16 +81,14 @@ def _render(report: dict[str, Any]) -> None:
         out.print(f"A verifier can be assembled here in mode {report['mode']}.", highlight=False)
 
 
-_CANDIDATE = ("strategy", "distribution", "role", "priority", "graphs", "evidence", "chosen", "reasons against")
+_CANDIDATE = ("strategy", "role", "graphs", "evidence", "chosen", "reasons against")
 
 
 def _candidate(item: dict[str, Any]) -> tuple[object, ...]:
     return (
-        item["name"],
-        item["owner"],
+        f"{item['name']}\n{item['owner']} {item['version']}\npriority {item['priority']}",
         item["role"],
-        item["priority"],
-        item["graph_support"],
+        item["graph_support"].lower(),
         item["evidence"],
         item["chosen"],
         _reasons(item["reasons"]),
