@@ -42,7 +42,7 @@ def test_the_child_starts_with_every_symbol_bound_at_once_and_keeps_the_rest_of_
 
 
 def test_an_import_that_only_works_with_lazy_binding_is_found_out(module, tmp_path):
-    """sgl-deep-gemm 0.2.2 imported with a symbol missing and failed at the first call (notes, section 2)."""
+    """sgl-deep-gemm 0.2.2 imported with a symbol missing and failed at the first call, seen."""
     compiler = shutil.which("gcc")
     if compiler is None:
         pytest.skip("needs a C compiler to build a library with a missing symbol")

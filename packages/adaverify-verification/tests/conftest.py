@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 import torch
+
 from adaverify_contracts import BudgetReads, Limits, Plan, PolicyDescriptor, Seen, StepOutcome, StepState
 from adaverify_verification import (
     DRAFTER,
@@ -55,7 +56,7 @@ def make_manager(
 
 
 def make_state(step, requests, drafts=7, **more):
-    """A step of ``requests`` with slots 0 .. R - 1, everything scheduled unless ``scheduled`` says otherwise."""
+    """A step of ``requests`` with slots 0 .. R - 1, everything scheduled unless told otherwise."""
     facts = {
         "slots": np.arange(requests),
         "generations": np.zeros(requests, dtype=np.int64),
@@ -100,7 +101,9 @@ class Loop:
         decode = requests + plan.budget
         assignment = self.manager.assign(plan, scheduled, lens, decode)
         admitted = assignment.admitted.numpy().astype(np.int64)
-        coins = self.generator.random(confidences.shape) < (confidences if truth is None else np.asarray(truth))
+        coins = self.generator.random(confidences.shape) < (
+            confidences if truth is None else np.asarray(truth)
+        )
         kept = np.cumprod(coins, axis=1) * (np.arange(self.drafts) < admitted[:, None])
         accepted = kept.sum(axis=1).astype(np.int64)
         outcome = StepOutcome(

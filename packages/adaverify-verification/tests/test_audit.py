@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+
 from adaverify_contracts import BudgetCandidates
 from adaverify_verification import RatioPolicy, admit
 from adaverify_verification.audit import EXACT, ToyRequest, audit, distance, emitted_law, target_law
 from adaverify_verification.quantise import scores
-
 
 
 def both(law, positions):
@@ -100,8 +100,10 @@ def test_m8_right_one_by_one_and_wrong_together():
     pairs = {}
     for (first, second), share in law.items():
         pairs[first[0], second[0]] = pairs.get((first[0], second[0]), 0.0) + share
-    assert pairs[0, 0] == pytest.approx(0.3125) and pairs[1, 1] == pytest.approx(0.3125)
-    assert pairs[0, 1] == pytest.approx(0.1875) and pairs[1, 0] == pytest.approx(0.1875)
+    assert pairs[0, 0] == pytest.approx(0.3125)
+    assert pairs[1, 1] == pytest.approx(0.3125)
+    assert pairs[0, 1] == pytest.approx(0.1875)
+    assert pairs[1, 0] == pytest.approx(0.1875)
     assert first_token(law) == pytest.approx((0.5, 0.5))
 
 
@@ -109,21 +111,22 @@ def test_m8_right_one_by_one_and_wrong_together():
 def test_a_budget_from_history_with_live_prefix_ranking_is_lossless(budget):
     """What this package does: the joint law is the target's to rounding, for every budget."""
     report = audit(lambda shown: _top(shown, budget), pairs=12)
-    assert report.lossless and report.largest <= 3e-15
+    assert report.lossless
+    assert report.largest <= 3e-15
 
 
 def test_a_live_argmax_is_refuted_and_not_on_every_pair():
     """Staircase C: some pairs of laws show it, some do not; an audit needs many."""
     report = audit(live_argmax([1.0, 1.5, 1.5, 1.6, 1.6]), pairs=30)
-    assert 0 < report.wrong < 30 and report.largest > 0.01
+    assert 0 < report.wrong < 30
+    assert report.largest > 0.01
 
 
 def test_a_drawn_token_ranking_is_refuted():
     """The score of the drawn token moves the law on every pair."""
 
     def rule(shown):
-        spent = admit(scores(shown.drawn.astype(np.float32)), np.full(2, 2), 2)
-        return spent
+        return admit(scores(shown.drawn.astype(np.float32)), np.full(2, 2), 2)
 
     report = audit(rule, pairs=10)
     assert report.wrong == 10

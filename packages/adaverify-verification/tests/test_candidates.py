@@ -4,6 +4,9 @@ import itertools
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from adaverify_contracts import BudgetCandidates
 from adaverify_verification import PricePolicy, RatioPolicy, admit
 from adaverify_verification.candidates import (
@@ -16,8 +19,6 @@ from adaverify_verification.candidates import (
 )
 from adaverify_verification.policies import best, ratio_gains
 from adaverify_verification.quantise import SCORE_MAX, scores
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 M3 = (0.85, 0.6, 0.45, 0.35, 0.25)
 
@@ -86,7 +87,9 @@ def test_m17_tier_ends_find_the_exhaustive_optimum(survivals, emitting, extra, t
     cost = 1.0 + np.cumsum(increments)
     tokens = expected_tokens(emitting, np.sort(np.array(survivals, dtype=np.int64))[::-1], every)
     budgets = candidate_budgets(certain, maximum, stairs)
-    assert budgets[0] == 0 and budgets[-1] == maximum and (np.diff(budgets) > 0).all()
+    assert budgets[0] == 0
+    assert budgets[-1] == maximum
+    assert (np.diff(budgets) > 0).all()
     seconds = cost[executed]
     found = (tokens[budgets] / seconds[budgets]).max()
     assert found == pytest.approx((tokens / seconds).max(), rel=1e-12)
@@ -122,7 +125,8 @@ def test_m18_plans_are_nested_and_permuting_requests_changes_only_ties(batch, ra
     before = admit(quantised, scheduled, 0)
     for budget in range(1, int(scheduled.sum()) + 1):
         after = admit(quantised, scheduled, budget)
-        assert (after - before >= 0).all() and (after - before).sum() == 1
+        assert (after - before >= 0).all()
+        assert (after - before).sum() == 1
         before = after
     order = list(range(len(scheduled)))
     random.shuffle(order)
@@ -153,9 +157,11 @@ def test_m19_no_survival_verifies_nothing_unless_every_cost_is_equal():
     """All a = 0: the bare argmax is 0; with equal costs it is everything."""
     budgets, tokens = np.array([0, 4, 8]), np.array([2.0, 2.0, 2.0])
     rising = BudgetCandidates(budgets, tokens, np.array([1.0, 1.5, 2.0]), None)
-    assert RatioPolicy().choose(rising) == 0 and PricePolicy().choose(rising) == 0
+    assert RatioPolicy().choose(rising) == 0
+    assert PricePolicy().choose(rising) == 0
     equal = BudgetCandidates(budgets, tokens, np.full(3, 1.7), None)
-    assert RatioPolicy().choose(equal) == 2 and PricePolicy().choose(equal) == 2
+    assert RatioPolicy().choose(equal) == 2
+    assert PricePolicy().choose(equal) == 2
 
 
 def test_ties_go_to_everything_first_and_then_to_the_smaller_budget():

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from adaverify_contracts import CostTableError
-from adaverify_verification import CostModel, CostTable, Fingerprint
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from adaverify_contracts import CostTableError
+from adaverify_verification import CostModel, CostTable, Fingerprint
 
 HERE = Fingerprint.from_mapping({"device": "cpu"})
 # One H200-like curve measured on two of three axes.
@@ -23,8 +24,11 @@ def at(model, tokens, requests=16, context=128):
 def test_a_batch_costs_what_the_tier_that_holds_it_costs():
     """sparkinfer #911: a price per executed width, never a line between two tiers."""
     model = CostModel(table(), (8, 16, 32, 64))
-    assert at(model, 8) == 0.024 and at(model, 9) == 0.033 and at(model, 16) == 0.033
-    assert at(model, 17) == 0.053 and at(model, 32) == 0.053
+    assert at(model, 8) == 0.024
+    assert at(model, 9) == 0.033
+    assert at(model, 16) == 0.033
+    assert at(model, 17) == 0.053
+    assert at(model, 32) == 0.053
     # Past the last tier: between measured points.
     assert at(model, 65) == pytest.approx(0.065 + 0.045 / 64)
 
@@ -39,8 +43,11 @@ def test_without_tiers_prices_lie_between_measured_points():
 
 def test_requests_are_an_axis():
     """lil-vllm #748: 8 rows as 1 request cost 1.0, as 8 requests 1.4."""
-    model = CostModel(CostTable.from_points(HERE, [(8, 1, 0, 1.0), (16, 1, 0, 1.2), (8, 8, 0, 1.4), (16, 8, 0, 2)]))
-    assert at(model, 8, 1, 0) == 1.0 and at(model, 8, 8, 0) == 1.4
+    model = CostModel(
+        CostTable.from_points(HERE, [(8, 1, 0, 1.0), (16, 1, 0, 1.2), (8, 8, 0, 1.4), (16, 8, 0, 2)])
+    )
+    assert at(model, 8, 1, 0) == 1.0
+    assert at(model, 8, 8, 0) == 1.4
     assert 1.0 < at(model, 8, 4, 0) < 1.4
     assert at(model, 8, 64, 0) == 1.4
 
@@ -49,8 +56,10 @@ def test_context_is_an_axis():
     """tokenspeed #1132: cost that rises with context; the nearest level outside the measured range."""
     points = [(1, 1, 1000, 1.0), (8, 1, 1000, 1.1), (1, 1, 131000, 4.0), (8, 1, 131000, 9.0)]
     model = CostModel(CostTable.from_points(HERE, points))
-    assert at(model, 8, 1, 1000) == pytest.approx(1.1) and at(model, 8, 1, 66000) == pytest.approx(5.05)
-    assert at(model, 8, 1, 1) == pytest.approx(1.1) and at(model, 8, 1, 10**7) == pytest.approx(9.0)
+    assert at(model, 8, 1, 1000) == pytest.approx(1.1)
+    assert at(model, 8, 1, 66000) == pytest.approx(5.05)
+    assert at(model, 8, 1, 1) == pytest.approx(1.1)
+    assert at(model, 8, 1, 10**7) == pytest.approx(9.0)
 
 
 @pytest.mark.parametrize(
@@ -73,8 +82,10 @@ def test_a_flat_table_is_unpriced_and_says_so(curve, priced):
 def test_no_table_is_unpriced_and_cannot_be_asked():
     """Ask ``priced`` first."""
     model = CostModel(None)
-    assert not model.priced and "adaverify profile" in model.reason
-    assert model.draft_seconds(4) == 0.0 and model.rejected_seconds == 0.0
+    assert not model.priced
+    assert "adaverify profile" in model.reason
+    assert model.draft_seconds(4) == 0.0
+    assert model.rejected_seconds == 0.0
     assert model.refresh(8, 8, 0, 1.0) is False
     with pytest.raises(CostTableError):
         at(model, 8)
@@ -83,7 +94,8 @@ def test_no_table_is_unpriced_and_cannot_be_asked():
 def test_draft_time_is_priced_per_number_of_requests():
     """ds4 #621: drafting is paid though nothing is verified."""
     model = CostModel(table(draft=[(1, 0.01), (16, 0.02)]))
-    assert model.draft_seconds(1) == 0.01 and model.draft_seconds(16) == 0.02
+    assert model.draft_seconds(1) == 0.01
+    assert model.draft_seconds(16) == 0.02
     assert 0.01 < model.draft_seconds(8) < 0.02
 
 
@@ -112,7 +124,8 @@ def test_a_machine_that_is_slower_as_a_whole_moves_sizes_never_visited():
 
 @given(
     st.lists(
-        st.tuples(st.integers(1, 300), st.integers(1, 64), st.floats(0, 9e4), st.floats(1e-6, 1e6)), max_size=60
+        st.tuples(st.integers(1, 300), st.integers(1, 64), st.floats(0, 9e4), st.floats(1e-6, 1e6)),
+        max_size=60,
     ),
     st.sampled_from([(), (8, 32, 128)]),
 )
@@ -129,7 +142,8 @@ def test_refresh_is_bounded_and_prices_never_fall(measurements, tiers):
         ratio = prices / fresh.seconds(every, requests, context)
         measured = every <= 128
         assert (np.diff(prices) >= -1e-12).all()
-        assert (ratio[measured] > 0.5 - 1e-9).all() and (ratio[measured] < 2 + 1e-9).all()
+        assert (ratio[measured] > 0.5 - 1e-9).all()
+        assert (ratio[measured] < 2 + 1e-9).all()
 
 
 @pytest.mark.parametrize("seconds", [float("nan"), float("inf"), 0.0, -1.0])
@@ -143,7 +157,8 @@ def test_a_measurement_that_is_no_time_does_not_count(seconds):
 def test_offline_models_never_change():
     """Equal tables then mean equal plans on every rank."""
     model = CostModel(table(), online=False)
-    assert model.refresh(16, 16, 128, 9.0) is False and at(model, 16) == 0.033
+    assert model.refresh(16, 16, 128, 9.0) is False
+    assert at(model, 16) == 0.033
 
 
 def test_tiers_can_shrink_after_a_failed_capture():

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+
 from adaverify_contracts import CostTableError, FingerprintMismatchError
 from adaverify_verification import CostTable, Fingerprint
 
@@ -23,7 +24,9 @@ def test_an_outlier_is_named_and_the_curve_never_falls():
     table = CostTable.from_points(HERE, [(1, 1, 0, 5.0), (2, 1, 0, 4.2), (4, 1, 0, 6.0)])
     assert table.curves[0].seconds == pytest.approx((4.6, 4.6, 6.0))
     assert table.curves[0].measured == (5.0, 4.2, 6.0)
-    assert len(table.outliers) == 2 and "1 tokens" in table.outliers[0] and "2 tokens" in table.outliers[1]
+    assert len(table.outliers) == 2
+    assert "1 tokens" in table.outliers[0]
+    assert "2 tokens" in table.outliers[1]
 
 
 def test_repeated_points_count_by_their_median():
@@ -72,7 +75,10 @@ def test_an_empty_table_is_refused():
         '{"format": "adaverify-cost-table", "version": 1}',
         '{"format": "adaverify-cost-table", "version": 1, "fingerprint": {}, "points": [[1, 1, 0, 1.0]]}',
         '{"format": "adaverify-cost-table", "version": 1, "fingerprint": {"a": "b"}, "points": []}',
-        '{"format": "adaverify-cost-table", "version": 1, "fingerprint": {"a": "b"}, "points": [[1, 1, 0, NaN]]}',
+        (
+            '{"format": "adaverify-cost-table", "version": 1, "fingerprint": {"a": "b"}, '
+            '"points": [[1, 1, 0, NaN]]}'
+        ),
         '{"format": "adaverify-cost-table", "version": 1, "fingerprint": {"a": "b"}, "points": [3]}',
         '{"format": "adaverify-cost-table", "version": 1, "fingerprint": {"a": "b"}, "points": {"1": 2}}',
         '{"format": "adaverify-cost-table", "version": 1, "fingerprint": "x", "points": [[1, 1, 0, 1.0]]}',
@@ -97,7 +103,7 @@ def test_a_missing_or_unreadable_file_says_what_to_do(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "field, value", [("device", "other"), ("dtype", "float32"), ("ladder", (8, 24)), ("shards", 4)]
+    ("field", "value"), [("device", "other"), ("dtype", "float32"), ("ladder", (8, 24)), ("shards", 4)]
 )
 def test_a_table_of_another_setup_is_refused_naming_the_field(tmp_path, field, value):
     """vllm #52233, FreeToken #71: reuse only under an equal fingerprint."""
@@ -118,4 +124,5 @@ def test_a_failed_save_leaves_the_old_table(tmp_path, monkeypatch):
     monkeypatch.setattr(json, "dump", lambda document, stream, **_: stream.write("{") / 0)
     with pytest.raises(ZeroDivisionError):
         CostTable.from_points(HERE, POINTS[:1]).save(path)
-    assert path.read_text() == before and len(list(tmp_path.iterdir())) == 1
+    assert path.read_text() == before
+    assert len(list(tmp_path.iterdir())) == 1

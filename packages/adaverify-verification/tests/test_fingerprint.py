@@ -1,6 +1,7 @@
 """What a cost table belongs to."""
 
 import pytest
+
 from adaverify_contracts import CostTableError
 from adaverify_verification import Fingerprint
 

@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+
 from adaverify_contracts import BudgetReads, LosslessError, PolicyDescriptor, Seen, SignalDescriptor
 from adaverify_verification import RatioPolicy, effective_seen, require_lossless, verdict
 
@@ -19,7 +20,8 @@ SAFE_SAMPLED = {
 def test_the_table_of_pairs(seen, reads):
     """Maths 5.5; greedy targets and deterministic drafts lift every "no" (5.4)."""
     sampled = verdict(seen, reads, drafter_deterministic=False, sampled=True)
-    assert sampled.allowed is ((seen, reads) in SAFE_SAMPLED) and sampled.reason
+    assert sampled.allowed is ((seen, reads) in SAFE_SAMPLED)
+    assert sampled.reason
     assert verdict(seen, reads, drafter_deterministic=False, sampled=False).allowed
     assert verdict(seen, reads, drafter_deterministic=True, sampled=True).allowed
 
@@ -38,7 +40,7 @@ def test_a_signal_that_reads_scores_has_seen_what_they_saw():
 def test_an_unsafe_pair_is_refused_by_name():
     """The error names signal, policy and reason."""
     policy = PolicyDescriptor("ratio", BudgetReads.HISTORY, RatioPolicy)
-    with pytest.raises(LosslessError, match="some-signal.*ratio.*token drawn"):
+    with pytest.raises(LosslessError, match=r"some-signal.*ratio.*token drawn"):
         require_lossless(
             signal(Seen.HISTORY, True), policy, drafter_seen=Seen.DRAWN_TOKEN, drafter_deterministic=False
         )

@@ -5,6 +5,7 @@ import logging
 import numpy as np
 import pytest
 import torch
+
 from adaverify_contracts import (
     BudgetReads,
     DescriptorError,
@@ -19,6 +20,7 @@ from adaverify_contracts import (
 from adaverify_verification import CALIBRATED, OPTIMISTIC, CostTable, Fingerprint, ManagerOptions, RatioPolicy
 from adaverify_verification.policies import PricePolicy
 
+
 def steep(n):
     return 1.0 + 0.2 * n
 
@@ -30,12 +32,16 @@ def test_trimming_says_what_it_does_and_why(build):
     """State, reason, prediction against full verification, lag 0 for a deterministic drafter."""
     loop = build.loop(build.manager(build.table(steep, (1, 16), 128)), steep)
     plan = loop.serve(HALF)
-    assert plan.state is PlanState.TRIMMING and 0 < plan.budget < plan.scheduled == 28
-    assert plan.lag == 0 and plan.tier == plan.tokens == 4 + plan.budget
+    assert plan.state is PlanState.TRIMMING
+    assert 0 < plan.budget < plan.scheduled == 28
+    assert plan.lag == 0
+    assert plan.tier == plan.tokens == 4 + plan.budget
     assert plan.predicted_tokens / plan.predicted_seconds > 1.02 * plan.full_tokens / plan.full_seconds
     record = loop.records[0]
     assert (record.planned, record.verified, record.fallbacks) == (plan.budget, plan.budget, ())
-    assert record.digest == f"{plan.digest:016x}" and record.state == "trimming" and "margin" in record.reason
+    assert record.digest == f"{plan.digest:016x}"
+    assert record.state == "trimming"
+    assert "margin" in record.reason
 
 
 def test_the_choice_is_the_exhaustive_optimum(build):
@@ -51,12 +57,15 @@ def test_the_choice_is_the_exhaustive_optimum(build):
         assert theta[plan.budget] == pytest.approx(max(theta), rel=1e-4)
 
 
-@pytest.mark.parametrize(("mode", "budget", "kind"), [("none", 0, PlanState.IDLE), ("fixed", 28, PlanState.FULL)])
+@pytest.mark.parametrize(
+    ("mode", "budget", "kind"), [("none", 0, PlanState.IDLE), ("fixed", 28, PlanState.FULL)]
+)
 def test_modes_share_everything_but_the_plan(build, mode, budget, kind):
     """None verifies nothing, fixed everything; the reason names the mode."""
     loop = build.loop(build.manager(build.table(steep, (1, 16), 128), mode=mode), steep)
     plan = loop.serve(HALF)
-    assert (plan.budget, plan.state) == (budget, kind) and f"mode is {mode}" in plan.reason
+    assert (plan.budget, plan.state) == (budget, kind)
+    assert f"mode is {mode}" in plan.reason
     assert loop.records[0].verified == budget
     assert plan.uniform_query_len == (1 if mode == "none" else 8)
 
@@ -66,9 +75,12 @@ def test_no_table_verifies_everything_and_says_so(build, caplog):
     with caplog.at_level(logging.WARNING):
         loop = build.loop(build.manager(None), steep)
         plans = [loop.serve(HALF) for _ in range(3)]
-    assert [p.state for p in plans] == [PlanState.UNPRICED] * 3 and plans[0].budget == 28
-    assert plans[0].predicted_seconds is None and "no cost table" in loop.records[2].reason
-    assert loop.records[2].fallbacks == ("unpriced",) and loop.manager.counters["unpriced"] == 3
+    assert [p.state for p in plans] == [PlanState.UNPRICED] * 3
+    assert plans[0].budget == 28
+    assert plans[0].predicted_seconds is None
+    assert "no cost table" in loop.records[2].reason
+    assert loop.records[2].fallbacks == ("unpriced",)
+    assert loop.manager.counters["unpriced"] == 3
     assert len(caplog.records) == 1
 
 
@@ -79,7 +91,9 @@ def test_every_batch_size_is_ordinary(build, requests):
     plan = loop.serve(np.full((requests, 7), 0.6))
     assert 0 <= plan.budget <= 7 * requests
     if requests == 0:
-        assert plan.state is PlanState.IDLE and plan.reason == "no decode requests" and plan.tokens == 0
+        assert plan.state is PlanState.IDLE
+        assert plan.reason == "no decode requests"
+        assert plan.tokens == 0
     if requests == 1:
         assert plan.uniform_query_len == plan.budget + 1
 
@@ -88,7 +102,9 @@ def test_no_scheduled_drafts_is_idle(build):
     """A batch of first steps."""
     loop = build.loop(build.manager(build.table(steep, (1, 16), 128)), steep)
     plan = loop.serve(HALF, scheduled=np.zeros(4, dtype=np.int64))
-    assert plan.state is PlanState.IDLE and plan.reason == "no drafts were scheduled" and plan.uniform_query_len == 1
+    assert plan.state is PlanState.IDLE
+    assert plan.reason == "no drafts were scheduled"
+    assert plan.uniform_query_len == 1
 
 
 def test_warming_verifies_everything_and_is_bounded(build):
@@ -97,13 +113,16 @@ def test_warming_verifies_everything_and_is_bounded(build):
     loop = build.loop(build.manager(table, signal=CALIBRATED, warmup_steps=5), steep)
     plans = [loop.serve(np.full((1, 7), 0.5), truth=np.zeros((1, 7))) for _ in range(6)]
     assert [plan.state for plan in plans[:5]] == [PlanState.WARMING] * 5
-    assert all(plan.budget == 7 for plan in plans[:5]) and "step 1 of at most 5" in plans[0].reason
+    assert all(plan.budget == 7 for plan in plans[:5])
+    assert "step 1 of at most 5" in plans[0].reason
     assert plans[5].state is not PlanState.WARMING
 
 
 def test_a_signal_that_is_ready_ends_warming_early(build):
     """Four requests at full verification fill the counts long before the bound."""
-    loop = build.loop(build.manager(build.table(steep, (1, 16), 128), signal=CALIBRATED, warmup_steps=10**6), steep)
+    loop = build.loop(
+        build.manager(build.table(steep, (1, 16), 128), signal=CALIBRATED, warmup_steps=10**6), steep
+    )
     for _ in range(400):
         plan = loop.serve(np.full((16, 7), 0.75))
         if plan.state is not PlanState.WARMING:
@@ -117,8 +136,11 @@ def test_unsafe_pairs_downgrade_only_sampled_steps(build):
     loop = build.loop(manager, steep)
     loop.serve(HALF)
     sampled, greedy = loop.serve(HALF, sampled=True), loop.serve(HALF)
-    assert sampled.budget == 28 and "token drawn" in sampled.reason and sampled.state is PlanState.FULL
-    assert loop.records[1].fallbacks == ("lossless-downgrade",) and manager.counters["lossless-downgrade"] == 1
+    assert sampled.budget == 28
+    assert "token drawn" in sampled.reason
+    assert sampled.state is PlanState.FULL
+    assert loop.records[1].fallbacks == ("lossless-downgrade",)
+    assert manager.counters["lossless-downgrade"] == 1
     assert greedy.state is PlanState.TRIMMING
 
 
@@ -156,7 +178,8 @@ def test_a_recycled_slot_never_reads_its_predecessor(build):
     loop.serve(np.full((2, 7), 0.05))
     assert loop.serve(np.full((2, 7), 0.05)).budget == 0
     fresh = loop.serve(np.full((2, 7), 0.05), generations=np.array([1, 1]))
-    assert fresh.budget == 14 and fresh.predicted_tokens == 16.0
+    assert fresh.budget == 14
+    assert fresh.predicted_tokens == 16.0
 
 
 def test_confidences_follow_their_requests_when_rows_move(build):
@@ -168,7 +191,9 @@ def test_confidences_follow_their_requests_when_rows_move(build):
     plan = manager.plan(state)
     manager.agree(state, plan, [plan.digest])
     full = torch.full((3,), 2, dtype=torch.int32)
-    budget = plan.__class__(**{**{n: getattr(plan, n) for n in plan.__dataclass_fields__}, "budget": 4, "tokens": 7, "tier": 7})
+    budget = plan.__class__(
+        **{**{n: getattr(plan, n) for n in plan.__dataclass_fields__}, "budget": 4, "tokens": 7, "tier": 7}
+    )
     assignment = manager.assign(budget, full, full, 7)
     # Slot 4 published nothing: optimistic. Slot 3 comes next, slot 5 last.
     assert assignment.admitted.tolist() == [0, 2, 2]
@@ -180,10 +205,12 @@ def test_a_step_that_published_nothing_is_ranked_optimistically_and_counted(buil
     manager = build.manager(build.table(steep, (1, 16), 128))
     manager.publish(0, np.arange(4), np.zeros(4, np.int64), build.logits(HALF))
     plan = manager.plan(build.state(1, 4))
-    assert 0 < plan.budget < 28 and plan.lag == 1
+    assert 0 < plan.budget < 28
+    assert plan.lag == 1
     lens = torch.full((4,), 7, dtype=torch.int32)
     admitted = manager.assign(plan, lens, lens, plan.tokens).admitted
-    assert int(admitted.sum()) == plan.budget and int(admitted.max() - admitted.min()) <= 1
+    assert int(admitted.sum()) == plan.budget
+    assert int(admitted.max() - admitted.min()) <= 1
     assert manager.counters["unranked-requests"] == 1
 
 
@@ -194,7 +221,8 @@ def test_confidences_that_are_no_number_count_as_zero_and_are_named(build):
     bad = torch.tensor([[float("nan")] * 7, [0.9] * 7])
     relay.publish(0, np.arange(2), np.zeros(2, np.int64), bad)
     plan = manager.plan(build.state(0, 2))
-    assert np.isfinite(plan.full_tokens) and plan.full_tokens < 2 + 7
+    assert np.isfinite(plan.full_tokens)
+    assert plan.full_tokens < 2 + 7
     assert manager.counters["invalid-confidences"] == 1
 
 
@@ -279,8 +307,13 @@ def test_a_plan_that_was_not_executed_is_an_error_count_and_teaches_nothing(buil
     plan = manager.plan(build.state(0, 2))
     before = float(manager.cost.seconds(np.array([plan.tokens]), 2, 128)[0])
     record = manager.observe(outcome(0, [7, 7]), plan, "reference")
-    assert (record.planned, record.verified) == (plan.budget, 14) and "verified-not-planned" in record.fallbacks
-    assert manager.counters["verified-not-planned"] == 1 and manager.margin == 0.02
+    assert (record.planned, record.verified) == (
+        plan.budget,
+        14,
+    )
+    assert "verified-not-planned" in record.fallbacks
+    assert manager.counters["verified-not-planned"] == 1
+    assert manager.margin == 0.02
     assert float(manager.cost.seconds(np.array([plan.tokens]), 2, 128)[0]) == before
     idle = manager.plan(build.state(1, 2, scheduled=np.zeros(2, np.int64)))
     record = manager.observe(outcome(1, [0, 0], drafted=2), idle, "reference")
@@ -292,7 +325,8 @@ def test_an_outcome_of_another_step_is_not_credited(build):
     manager = build.manager(build.table(steep, (1, 16), 128), online=True)
     plan = manager.plan(build.state(4, 2))
     record = manager.observe(outcome(3, [7, 7]), plan, "reference")
-    assert "outcome-of-another-step" in record.fallbacks and record.step == 4
+    assert "outcome-of-another-step" in record.fallbacks
+    assert record.step == 4
     assert float(manager.cost.seconds(np.array([16]), 2, 128)[0]) == pytest.approx(steep(16))
 
 
@@ -311,7 +345,8 @@ def test_prefill_steps_cost_do_not_gain_and_are_not_credited(build):
     manager = build.manager(build.table(steep, (1, 16), 256), tiers=(8, 16, 32, 64, 128), online=True)
     loop = build.loop(manager, lambda n: 50.0)
     plan = loop.serve(HALF, other_tokens=100, emitting=4)
-    assert plan.certain_tokens == 104 and plan.tier == plan.tokens == 104 + plan.budget
+    assert plan.certain_tokens == 104
+    assert plan.tier == plan.tokens == 104 + plan.budget
     assert float(manager.cost.seconds(np.array([64]), 4, 128)[0]) == pytest.approx(steep(64))
     assert plan.predicted_tokens <= 4 + 28
 
@@ -320,7 +355,8 @@ def test_mixed_batches_use_the_tiers_where_the_engine_pads_them(build):
     """Piecewise graphs hold prefill chunks too: T > R, tier ends are the candidates."""
     manager = build.manager(build.table(steep, (1, 16), 256), tiers=(8, 16, 32, 64, 128), mixed_tiers=True)
     plan = build.loop(manager, steep).serve(HALF, other_tokens=20, emitting=4)
-    assert plan.tier in (32, 64) and plan.budget in (8, 28)
+    assert plan.tier in (32, 64)
+    assert plan.budget in (8, 28)
 
 
 def test_policies_are_ordinary_plugins(build):
@@ -337,7 +373,9 @@ def test_policies_are_ordinary_plugins(build):
         table, policy=PolicyDescriptor("half", BudgetReads.FRONTIER, Half), deterministic=False
     )
     plan = build.loop(frontier, steep).serve(np.full((4, 7), 0.999), sampled=True)
-    assert plan.budget == 14 and "frontier" in plan.reason and plan.lag == 0
+    assert plan.budget == 14
+    assert "frontier" in plan.reason
+    assert plan.lag == 0
     price = build.manager(table, policy=PolicyDescriptor("price", BudgetReads.HISTORY, PricePolicy))
     loop = build.loop(price, steep)
     assert all(loop.serve(HALF).budget < 28 for _ in range(5))
@@ -350,7 +388,8 @@ def test_the_hooks_register_the_built_ins():
     signals = [s.name for s in hooks.adaverify_register_signals()]
     assert sorted(signals) == ["acceptance-history", "calibrated", "drafter", "optimistic"]
     policies = {p.name: p for p in hooks.adaverify_register_policies()}
-    assert sorted(policies) == ["price", "ratio"] and isinstance(policies["ratio"].factory(), RatioPolicy)
+    assert sorted(policies) == ["price", "ratio"]
+    assert isinstance(policies["ratio"].factory(), RatioPolicy)
     assert all(p.reads is BudgetReads.HISTORY for p in policies.values())
 
 

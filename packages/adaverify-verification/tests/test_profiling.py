@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from adaverify_contracts import CostTableError, Limits
 from adaverify_verification import CostModel, Fingerprint, ProfileGrid, profile_cost
 

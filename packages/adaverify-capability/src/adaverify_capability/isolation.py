@@ -78,7 +78,7 @@ def run_isolated(
             (JSON values) comes back.
         bind_now: True starts the child with LD_BIND_NOW=1, which the loader reads at process start only. With
             lazy binding a library built for another torch imports although symbols are missing
-            (notes: sgl 0.2.2). Has an effect on ELF systems only.
+            (seen with sgl-deep-gemm 0.2.2). Has an effect on ELF systems only.
         timeout_s: seconds after which the child is killed.
 
     The child sees this process's ``sys.path`` and starts anew, without this process's device state. Nothing

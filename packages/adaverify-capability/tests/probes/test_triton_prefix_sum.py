@@ -27,6 +27,26 @@ def test_the_kernel_gives_the_known_answer_in_the_interpreter(monkeypatch):
     assert done.returncode == 0, done.stderr
 
 
+def test_the_kernel_compiles_for_every_target_ahead_of_time():
+    """(10, 0) and (12, 0) compile alike; that is why compiling proves nothing and the probe runs."""
+    pytest.importorskip("triton")
+    code = (
+        "import triton\n"
+        "from triton.backends.compiler import GPUTarget\n"
+        "from triton.compiler import ASTSource\n"
+        "from adaverify_capability.probes._triton_kernel import prefix_sum_kernel as kernel\n"
+        "signature = {'lengths': '*i32', 'sums': '*i32', 'count': 'i32', 'BLOCK': 'constexpr'}\n"
+        "source = ASTSource(fn=kernel, signature=signature, constexprs={'BLOCK': 16})\n"
+        "cuda = [GPUTarget('cuda', arch, 32) for arch in (90, 100, 120)]\n"
+        "hip = [GPUTarget('hip', arch, 64) for arch in ('gfx942', 'gfx950')]\n"
+        "for target in cuda + hip:\n"
+        "    binary = triton.compile(source, target=target).asm\n"
+        "    assert binary['cubin' if target.backend == 'cuda' else 'hsaco'], target\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_cpu_reports_imported_and_never_executed():
     pytest.importorskip("triton")
     report = run_probe(TRITON, assume("cpu"))

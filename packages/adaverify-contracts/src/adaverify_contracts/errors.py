@@ -6,6 +6,8 @@ caller can act on them without parsing text.
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class AdaverifyError(Exception):
     """Base of every error adaverify raises on purpose.
@@ -35,6 +37,18 @@ class AdaverifyError(Exception):
         if self.remedy is not None:
             parts.append(f"to do: {self.remedy}")
         return "; ".join(parts)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Subclasses take other arguments than the text that Exception would be rebuilt from: without this an
+        # error raised in a worker process cannot be unpickled, and breaks the pool instead of arriving.
+        return _rebuild, (type(self), self.args, dict(self.__dict__))
+
+
+def _rebuild(kind: type[AdaverifyError], args: tuple[Any, ...], attributes: dict[str, Any]) -> AdaverifyError:
+    error = kind.__new__(kind, *args)
+    error.args = args
+    error.__dict__.update(attributes)
+    return error
 
 
 class DescriptorError(AdaverifyError):

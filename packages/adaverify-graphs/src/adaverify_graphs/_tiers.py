@@ -53,12 +53,12 @@ def best_paths(
     """
     first = sizes.costs([below], candidates)[0]
     step = sizes.costs(candidates, candidates)
-    least, choices = first, []
+    least, choices, columns = first, [], np.arange(len(candidates))
     found = [(float(first[-1]), [candidates[-1]])]
     for count in range(2, min(most, len(candidates)) + 1):
         through = least[:, None] + step
         choices.append(np.argmin(through, axis=0))
-        least = np.min(through, axis=0)
+        least = through[choices[-1], columns]
         at, path = len(candidates) - 1, [candidates[-1]]
         for choice in reversed(choices[: count - 1]):
             at = int(choice[at])

@@ -10,11 +10,13 @@ from adaverify_contracts import GraphError
 if TYPE_CHECKING:
     import torch
 
-    Place = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype, torch.device]
+    Place = tuple[int, torch.Size, tuple[int, ...]]
 
 
 def _place(tensor: torch.Tensor) -> Place:
-    return tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.device
+    # Compared before every replay, so it holds no more than it must: another dtype or device cannot come
+    # without another address.
+    return tensor.data_ptr(), tensor.shape, tensor.stride()
 
 
 class BufferSet:

@@ -62,8 +62,8 @@ def choose_ladder(
     Every multiple of K + 1 is a tier as far as the limits allow; ``cuts`` says with numbers where they do
     not. Tiers between multiples are added where they save padding: at the expected sizes, or anywhere when
     only ``max_graphs`` is given. For each number of graphs the choice is the best there is. Under
-    ``bytes_limit`` it is the best of those for the largest number of graphs that fits, filled up with what still fits:
-    optimal when all tiers cost alike, never above the limit in any case.
+    ``bytes_limit`` it is the best of those for the largest number of graphs that fits, filled up with what
+    still fits: optimal when all tiers cost alike, never above the limit in any case.
 
     Raises:
         GraphError: a size, weight or limit is out of range, or ``bytes_limit`` comes without ``bytes_of``.

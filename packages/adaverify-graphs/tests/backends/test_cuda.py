@@ -90,6 +90,26 @@ def test_the_third_of_five_sizes_waits_on_an_outside_event_and_the_rest_stay_usa
         assert outs[tokens] == [tokens]
 
 
+def test_the_third_of_five_sizes_runs_out_of_memory_in_its_capture(fake_cuda, limits):
+    """The same with out of memory while recording: the other four stay usable (FreeToken #71)."""
+    cache = GraphCache(_backend(fake_cuda), limits)
+
+    def make(key):
+        def run():
+            hungry = key.tokens == 12 and fake_cuda.capturing is not None
+            fake_cuda.scratch(fake_cuda.total + 1 if hungry else 10)
+
+        return run
+
+    keys = [GraphKey(tokens, 4, 4, limits.table_width) for tokens in (4, 8, 12, 15, 16)]
+    report = cache.capture_all(keys, make)
+    assert [key.tokens for key in report.captured] == [16, 15, 8, 4]
+    assert "MemoryError: out of memory" in report.failed[0].cause
+    assert report.lines()[1].startswith("12 tokens has no graph (capture): the step could not be recorded")
+    pools = [graph.pool for graph in fake_cuda.graphs if graph.state == "ready"]
+    assert len(set(pools)) == 2, "the pool that was being recorded to is not used again"
+
+
 @pytest.mark.parametrize("breaks_driver", [True, False])
 def test_a_step_that_raises_while_recording_leaves_stream_and_collector_as_before(fake_cuda, breaks_driver):
     backend = _backend(fake_cuda)

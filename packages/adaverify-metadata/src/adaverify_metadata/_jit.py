@@ -13,22 +13,23 @@ from importlib import import_module
 from inspect import isfunction
 from threading import Lock
 from types import FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from adaverify_contracts import CapabilityError
 
 if TYPE_CHECKING:
     import torch
 
+_Marked = TypeVar("_Marked", bound=Callable[..., Any])
 _OPTIONS = "__adaverify_jit_options__"
 _jitted: dict[FunctionType, Any] = {}
 _lock = Lock()
 
 
-def device(**options: Any) -> Callable[[FunctionType], FunctionType]:
+def device(**options: Any) -> Callable[[_Marked], _Marked]:
     """Mark a function as device code; ``options`` go to ``triton.jit`` unchanged."""
 
-    def mark(function: FunctionType) -> FunctionType:
+    def mark(function: _Marked) -> _Marked:
         setattr(function, _OPTIONS, options)
         return function
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
@@ -19,6 +19,7 @@ from adaverify_contracts import (
     LimitsError,
     NoStrategyError,
     Seen,
+    SettingsError,
 )
 from adaverify_graphs import GraphMode, resolve_mode
 from adaverify_runtime.backends import BackendSelection, select_backend
@@ -77,18 +78,16 @@ def prepare(
         SettingsError, PluginError, CapabilityError: as ``read_settings``, ``load_plugins`` and ``probe`` do.
     """
     settings = settings or read_settings()
-    if mode is not None:
-        # Checked by the same rule as the variable.
-        settings_mode: str = PlannerSettings(mode=mode).mode  # type: ignore[arg-type]
-    else:
-        settings_mode = settings.planner.mode
+    mode = settings.planner.mode if mode is None else mode
+    if mode not in get_args(Mode):
+        raise SettingsError({"ADAVERIFY_PLANNER_MODE": (mode, "none, fixed or adaptive")})
     plugins = plugins or load_plugins(settings)
     where = resolve_device(settings.device.name if device is None else device)
     if capability is None:
         probes = [entry.descriptor for entry in plugins.probes()]
         capability = probe(where, probes, override=settings.device.override)
     plugins.check_requirements(capability)
-    return Ground(settings, plugins, where, capability, settings_mode)
+    return Ground(settings, plugins, where, capability, mode)
 
 
 def resolve_device(name: str | torch.device) -> torch.device:
@@ -146,19 +145,7 @@ def assemble(
     ragged = _allocate(selection.ragged, limits, ground)
     uniform = _allocate(selection.uniform, limits, ground)
     manager, notes = _manager(ground, limits, drafter, cost_table)
-    graphs = None
-    captured = uniform if level.support is GraphSupport.UNIFORM_BATCH and uniform is not None else ragged
-    if level.support is not GraphSupport.NEVER and backends.chosen is not None and captured is not None:
-        graphs = GraphedSteps(
-            backends.chosen.factory(ground.device),
-            limits,
-            level.support,
-            captured,
-            inputs,
-            manager.buffers,
-            max_graphs=settings.graphs.max_graphs,
-            bytes_limit=settings.graphs.bytes_limit,
-        )
+    graphs = _graphs(ground, limits, backends, level, (ragged, uniform), inputs, manager)
     notes = (*selection.notes, *notes, f"graphs: {level.support.name}, {level.reason}")
     report = build_report(ground, selection, backends, notes=notes, drafter=drafter)
     observers = ObserverQueue(ground.plugins.step_observers(), settings.plugins.observer_queue)
@@ -220,6 +207,32 @@ def _graph_mode(ground: Ground, backends: BackendSelection, selection: Selection
         strategy=captured.graph_support,
         device_lengths=captured.device_lengths,
         backend_captures=backends.chosen is not None and backends.chosen.captures,
+    )
+
+
+def _graphs(
+    ground: Ground,
+    limits: Limits,
+    backends: BackendSelection,
+    level: GraphMode,
+    builders: tuple[DecodeRowBuilder | None, DecodeRowBuilder | None],
+    inputs: StaticInputs,
+    manager: VerificationManager,
+) -> GraphedSteps | None:
+    ragged, uniform = builders
+    only_uniform = level.support is GraphSupport.UNIFORM_BATCH and uniform is not None
+    builder = uniform if only_uniform else ragged
+    if level.support is GraphSupport.NEVER or backends.chosen is None or builder is None:
+        return None
+    return GraphedSteps(
+        backends.chosen.factory(ground.device),
+        limits,
+        level.support,
+        builder,
+        inputs,
+        manager.buffers,
+        max_graphs=ground.settings.graphs.max_graphs,
+        bytes_limit=ground.settings.graphs.bytes_limit,
     )
 
 

@@ -10,7 +10,7 @@ from adaverify_capability import assume as assume_capability
 from adaverify_contracts import AdaverifyError, Capability, KernelReport, Limits
 from adaverify_runtime.assembly import Ground, build_report, prepare
 from adaverify_runtime.backends import BackendSelection, select_backend
-from adaverify_runtime.plugins import PluginManager, pick
+from adaverify_runtime.plugins import D, PluginManager, Registered, pick
 from adaverify_runtime.report import StartupReport
 from adaverify_runtime.selection import Selection, review_strategies, select_strategies
 from adaverify_runtime.settings import Settings
@@ -49,15 +49,16 @@ def doctor(
     backends = _backends(ground, problems)
     selection = _strategies(ground, limits, backends, problems)
     chosen = ground.settings.planner
-    for entries, kind, name in (
-        (ground.plugins.signals(), "signal", chosen.signal),
-        (ground.plugins.policies(), "policy", chosen.policy),
-    ):
-        try:
-            pick(entries, kind, name)
-        except AdaverifyError as error:
-            problems.append(str(error))
+    _require(ground.plugins.signals(), "signal", chosen.signal, problems)
+    _require(ground.plugins.policies(), "policy", chosen.policy, problems)
     return build_report(ground, selection, backends, notes=selection.notes, problems=tuple(problems))
+
+
+def _require(entries: tuple[Registered[D], ...], kind: str, name: str, problems: list[str]) -> None:
+    try:
+        pick(entries, kind, name)
+    except AdaverifyError as error:
+        problems.append(str(error))
 
 
 def _backends(ground: Ground, problems: list[str]) -> BackendSelection:

@@ -42,6 +42,11 @@ class ObserverQueue:
     def __len__(self) -> int:
         return len(self._records)
 
+    def add(self, observer: Observer) -> None:
+        """Hand records queued from now on to ``observer`` too."""
+        self.drain()
+        self._observers.append(observer)
+
     def put(self, record: StepRecord) -> None:
         """Queue ``record``; drain first of all when the queue is full."""
         if not self._observers:

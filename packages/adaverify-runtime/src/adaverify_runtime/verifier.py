@@ -25,6 +25,7 @@ from adaverify_graphs import CaptureReport, Progress
 from adaverify_runtime.capture import GraphedSteps, Step
 from adaverify_runtime.decision import Decision, decide_strategy
 from adaverify_runtime.observers import DisabledObserver, ObserverQueue
+from adaverify_runtime.plugins import Observer
 from adaverify_runtime.report import StartupReport
 from adaverify_runtime.staging import PerRequest, Staged, StaticInputs
 from adaverify_verification import Assignment, VerificationManager
@@ -241,6 +242,15 @@ class Verifier:
         record = self.manager.observe(outcome, plan, self._staged.pop(plan.step, "unstaged"))
         self._parts.observers.put(record)
         return record
+
+    def add_observer(self, name: str, call: Callable[[StepRecord], None]) -> None:
+        """Hand every later record of this verifier alone to ``call``, as to a plugin's observer.
+
+        Args:
+            name: what reports call it.
+            call: runs in ``drain``; one that raises is disabled, counted and reported.
+        """
+        self._parts.observers.add(Observer(name, call))
 
     def drain(self) -> int:
         """Call the observers with every queued record, in step order; return how many records there were."""

@@ -1,7 +1,7 @@
 """Prove or refute that a trimming rule is lossless, by exact enumeration of the joint output law (maths 5).
 
-Toy models: a few requests, positions and tokens, every law a table over prefixes. Unsafe rules do not show on every
-pair of laws (the live argmax was wrong on 9 of 30), so an audit takes many.
+Toy models: a few requests, positions and tokens, every law a table over prefixes. Unsafe rules do not show on
+every pair of laws (the live argmax was wrong on 9 of 30), so an audit takes many.
 """
 
 from __future__ import annotations
@@ -69,7 +69,9 @@ class AuditReport:
         return self.wrong == 0
 
 
-def emitted_law(requests: Sequence[ToyRequest], positions: int, rule: Rule) -> dict[tuple[Prefix, ...], float]:
+def emitted_law(
+    requests: Sequence[ToyRequest], positions: int, rule: Rule
+) -> dict[tuple[Prefix, ...], float]:
     """Return the joint law of the next ``positions + 1`` tokens of all requests under ``rule``.
 
     Args:

@@ -6,58 +6,100 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from adaverify_contracts import CostTableError
 
+from adaverify_contracts import CostTableError
 from adaverify_verification.candidates import executed_tokens
 from adaverify_verification.cost_table import CostCurve, CostTable
 from adaverify_verification.monotone import isotonic
 
-# Below this spread between the cheapest and the dearest point no budget can gain 1 %, and the measurement's own
-# noise is about as large: the table carries no information.
+# Below this spread between the cheapest and the dearest point no budget can gain 1 %, and the measurement's
+# own noise is about as large: the table carries no information.
 FLAT_SPREAD = 0.01
-# Corrections stay within [0.5, 2] of what was measured; one step moves them by at most STEP_LIMIT x the rate.
+# Corrections stay within [0.5, 2] of what was measured.
 LOG_BOUND = math.log(2.0)
+# One step's error counts at most this much, so that a stall is not taken for a price ...
 STEP_LIMIT = 0.25
 COMMON_RATE = 0.05
 LOCAL_RATE = 0.05
+# ... except at a point hardly visited so far, where the table counts as this many visits: a probe is rare and
+# must teach, or a size that is wrongly dear in the table would take thousands of steps to be found cheap.
+TABLE_VISITS = 4.0
+YOUNG = 8.0
+# Step times change by about a tiling step of the kernels at a time: neighbours closer than this share a
+# correction.
+CELL_RATIO = 1.2
 # A curve is continued this far past its last point with the slope of its upper half.
 FAR = 1 << 24
 
 
 @dataclass(slots=True)
 class _Curve:
-    """A measured curve with its online correction; ``xs``/``ys`` are what prices are read from."""
+    """A measured curve with its online correction; ``xs``/``ys`` are what prices are read from.
+
+    ``local`` holds a log factor at each of a few ``cells``, a subset of the measured token counts, and is
+    linear between them: in a table of every token count a measurement must teach its neighbours too.
+    """
 
     tokens: np.ndarray
     base: np.ndarray
+    cells: np.ndarray
     local: np.ndarray
+    visits: np.ndarray
     xs: np.ndarray
     ys: np.ndarray
 
     @classmethod
     def of(cls, curve: CostCurve) -> _Curve:
         tokens = np.array(curve.tokens, dtype=np.float64)
-        base = np.array(curve.seconds, dtype=np.float64)
-        made = cls(tokens, base, np.zeros_like(base), np.append(tokens, tokens[-1] + FAR), np.append(base, 0.0))
+        cells = _cells(curve.tokens)
+        made = cls(
+            tokens,
+            base=np.array(curve.seconds, dtype=np.float64),
+            cells=cells,
+            local=np.zeros_like(cells),
+            visits=np.zeros_like(cells),
+            xs=np.append(tokens, tokens[-1] + FAR),
+            ys=np.zeros(len(tokens) + 1),
+        )
         made.rebuild()
         return made
 
     def rebuild(self) -> None:
         """Apply the local correction, keep the curve never falling, continue it past its end."""
-        values = isotonic(self.base * np.exp(self.local))
+        values = isotonic(self.base * np.exp(np.interp(self.tokens, self.cells, self.local)))
         self.ys[:-1] = values
         middle = (len(values) - 1) // 2
         run = self.tokens[-1] - self.tokens[middle]
         slope = (values[-1] - values[middle]) / run if run > 0 else 0.0
         self.ys[-1] = values[-1] + slope * FAR
 
-    def knots(self, tokens: float) -> list[tuple[int, float]]:
-        """Return the (point, weight) pairs that the price at ``tokens`` is read from."""
-        right = int(np.searchsorted(self.tokens, tokens))
-        if right == 0 or right == len(self.tokens) or self.tokens[right] == tokens:
-            return [(min(right, len(self.tokens) - 1), 1.0)]
-        share = float((tokens - self.tokens[right - 1]) / (self.tokens[right] - self.tokens[right - 1]))
+    def correct(self, tokens: float, error: float, weight: float) -> None:
+        """Move the cells around ``tokens`` by a share of a log ``error``."""
+        for cell, share in self._around(tokens):
+            visits = float(self.visits[cell])
+            limit = LOG_BOUND if visits < YOUNG else STEP_LIMIT
+            rate = max(LOCAL_RATE, 1.0 / (visits + TABLE_VISITS))
+            self.local[cell] += rate * weight * share * max(-limit, min(limit, error))
+            self.visits[cell] += weight * share
+
+    def _around(self, tokens: float) -> list[tuple[int, float]]:
+        """Return the (cell, weight) pairs that the correction at ``tokens`` is read from."""
+        right = int(np.searchsorted(self.cells, tokens))
+        if right == 0 or right == len(self.cells) or self.cells[right] == tokens:
+            return [(min(right, len(self.cells) - 1), 1.0)]
+        share = float((tokens - self.cells[right - 1]) / (self.cells[right] - self.cells[right - 1]))
         return [(right - 1, 1.0 - share), (right, share)]
+
+
+def _cells(tokens: tuple[int, ...]) -> np.ndarray:
+    """Return the measured counts that carry a correction: both ends, others CELL_RATIO apart."""
+    chosen = [tokens[0]]
+    for count in tokens[1:-1]:
+        if count >= CELL_RATIO * chosen[-1] and count * CELL_RATIO <= tokens[-1]:
+            chosen.append(count)
+    if len(tokens) > 1:
+        chosen.append(tokens[-1])
+    return np.array(chosen, dtype=np.float64)
 
 
 def _bracket(levels: list[int], value: float) -> list[tuple[int, float]]:
@@ -76,8 +118,9 @@ def _bracket(levels: list[int], value: float) -> list[tuple[int, float]]:
 class CostModel:
     """Prices steps from a table; ``priced`` is False, with the reason, where no table can tell budgets apart.
 
-    Inside captured tiers a batch costs what the tier that holds it costs, never a line between two tiers. Past
-    the last tier, and with no tiers, prices are interpolated between measured points. Requests and context are
+    Inside captured tiers a batch costs what the tier that holds it costs, never a line between two tiers.
+    Past the last tier, and with no tiers, prices are interpolated between measured points. Requests and
+    context are
     axes: linear between measured levels, the nearest level outside them.
 
     Args:
@@ -91,6 +134,7 @@ class CostModel:
         self.online = online
         self._tiers = np.array(tiers, dtype=np.int64)
         self._scale = 0.0
+        self._refreshed = 0
         self._levels: list[int] = []
         self._contexts: list[list[int]] = []
         self._curves: list[list[_Curve]] = []
@@ -108,7 +152,7 @@ class CostModel:
         self._tiers = np.array(tiers, dtype=np.int64)
 
     def seconds(self, tokens: np.ndarray | int, requests: int, context: float) -> np.ndarray:
-        """Return whole-step seconds float64 for ``tokens`` (any shape) of ``requests`` at mean KV ``context``.
+        """Return whole-step seconds, float64 of the shape of ``tokens``, at mean KV length ``context``.
 
         Drafting is not in it where the table prices it apart (``draft_seconds``).
 
@@ -148,11 +192,13 @@ class CostModel:
             return False
         executed = executed_tokens(np.array([tokens], dtype=np.int64), self._tiers)
         predicted = float(self.executed_seconds(executed, requests, context)[0])
-        error = max(-STEP_LIMIT, min(STEP_LIMIT, math.log(seconds / predicted)))
-        self._scale = max(-LOG_BOUND, min(LOG_BOUND, self._scale + COMMON_RATE * error))
+        error = math.log(seconds / predicted)
+        bounded = max(-STEP_LIMIT, min(STEP_LIMIT, error))
+        rate = max(COMMON_RATE, 1.0 / (self._refreshed + TABLE_VISITS))
+        self._scale = max(-LOG_BOUND, min(LOG_BOUND, self._scale + rate * bounded))
+        self._refreshed += 1
         for curve, weight in self._corners(requests, context):
-            for point, share in curve.knots(float(executed[0])):
-                curve.local[point] += LOCAL_RATE * weight * share * error
+            curve.correct(float(executed[0]), error, weight)
         self._keep_bounds(requests, context)
         return True
 
@@ -184,6 +230,8 @@ class CostModel:
 def _priced(table: CostTable | None) -> tuple[bool, str]:
     if table is None:
         return False, "no cost table: run `adaverify profile`"
+    if table.rejected_seconds > 0:
+        return True, f"{len(table.points)} measured points, rejected drafts cost time of their own"
     spreads = [curve.seconds[-1] / curve.seconds[0] - 1.0 for curve in table.curves]
     if max(spreads) < FLAT_SPREAD:
         return False, (

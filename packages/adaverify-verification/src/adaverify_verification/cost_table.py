@@ -14,8 +14,8 @@ from statistics import median
 from typing import Any
 
 import numpy as np
-from adaverify_contracts import CostTableError, FingerprintMismatchError
 
+from adaverify_contracts import CostTableError, FingerprintMismatchError
 from adaverify_verification.fingerprint import Fingerprint
 from adaverify_verification.monotone import isotonic
 
@@ -74,7 +74,7 @@ class CostTable:
         draft: Iterable[Sequence[float]] = (),
         rejected_seconds: float = 0.0,
     ) -> CostTable:
-        """Return a table of (tokens, requests, context, seconds) points; a repeated point counts by its median.
+        """Return a table of (tokens, requests, context, seconds) points; repeats count by their median.
 
         Raises:
             CostTableError: no points, or one that is not finite, not positive or off the axes.
@@ -127,14 +127,14 @@ class CostTable:
                 stream.write("\n")
                 stream.flush()
                 os.fsync(stream.fileno())
-            os.replace(name, target)
+            Path(name).replace(target)
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], expected: Fingerprint | None) -> CostTable:
-        """Return the table at ``path`` if it was measured on the ``expected`` setup (None: any, to look at it).
+        """Return the table at ``path`` if it was measured on the ``expected`` setup (None: on any).
 
         Raises:
             CostTableError: missing, unreadable, malformed or without a usable measurement.

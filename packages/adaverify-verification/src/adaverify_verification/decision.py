@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from adaverify_contracts import BudgetCandidates, PlanState, Policy
 
+from adaverify_contracts import BudgetCandidates, PlanState, Policy
 from adaverify_verification.drafting import DraftArm
 from adaverify_verification.exploration import Exploration
 from adaverify_verification.guard import Guard
@@ -23,14 +23,14 @@ class Probe:
 
     Attributes:
         charge: what exploration paid.
-        expected: tokens the probed budget was predicted to emit.
-        replaced: tokens the plan it replaced was predicted to emit.
+        seconds: predicted seconds of the step it replaced.
+        rate: predicted tokens per second of the step it replaced.
         bare_rate: tokens per second of plain decoding when drafting itself is probed, else None.
     """
 
     charge: float
-    expected: float
-    replaced: float
+    seconds: float
+    rate: float
     bare_rate: float | None = None
 
 
@@ -94,7 +94,7 @@ class Decider:
         bare_rate = _bare_rate(candidates, draft_seconds)
         charge = self.arm.take_probe()
         if charge is not None:
-            probe = Probe(charge, float(candidates.tokens[full]), float(candidates.tokens[0]), bare_rate)
+            probe = _probe_of(candidates, 0, charge, bare_rate)
             return Choice(full, PlanState.FULL, "exploring whether drafting pays again", probe)
         if not guarded:
             index = self.policy.choose(candidates)
@@ -105,7 +105,9 @@ class Decider:
         else:
             choice = self._guarded(candidates, executed, tiered=tiered)
         if bare_rate is not None:
-            self.arm.note(float(candidates.tokens[choice.index] / candidates.seconds[choice.index]), bare_rate)
+            self.arm.note(
+                float(candidates.tokens[choice.index] / candidates.seconds[choice.index]), bare_rate
+            )
         return choice
 
     def _guarded(self, candidates: BudgetCandidates, executed: np.ndarray, *, tiered: bool) -> Choice:
@@ -121,9 +123,7 @@ class Decider:
             return Choice(full, PlanState.FULL, f"exploring trimmed positions; {reason}", probe)
         return Choice(other, PlanState.TRIMMING, f"exploring a size that may pay; {reason}", probe)
 
-    def _probe(
-        self, candidates: BudgetCandidates, gains: np.ndarray, kept: int, other: int
-    ) -> Probe | None:
+    def _probe(self, candidates: BudgetCandidates, gains: np.ndarray, kept: int, other: int) -> Probe | None:
         """Return the probe that this step affords: everything while trimming, a near miss while not."""
         full = len(gains) - 1
         tokens, seconds = candidates.tokens, candidates.seconds
@@ -138,16 +138,24 @@ class Decider:
         charge = self._exploration.due(loss)
         if charge is None:
             return None
-        return Probe(charge, float(tokens[other]), float(tokens[kept]))
+        return _probe_of(candidates, kept, charge)
 
     def learn_from(self, probe: Probe, emitted: int, seconds: float | None) -> None:
-        """Refund what a probe turned out not to have lost."""
+        """Charge a probe what it really lost; one that was not timed stays charged as planned."""
+        if not seconds or seconds <= 0:
+            return
         if probe.bare_rate is not None:
-            if seconds:
-                self.arm.learn(probe.charge, emitted / seconds, probe.bare_rate)
-        elif probe.replaced > 0:
-            gained = max(0.0, emitted - probe.expected) / probe.replaced
-            self._exploration.refund(min(probe.charge, gained))
+            self.arm.learn(probe.charge, emitted / seconds, probe.bare_rate)
+        elif probe.rate > 0:
+            lost = seconds - emitted / probe.rate
+            self._exploration.settle(probe.charge, lost / probe.seconds)
+
+
+def _probe_of(
+    candidates: BudgetCandidates, replaced: int, charge: float, bare_rate: float | None = None
+) -> Probe:
+    seconds = float(candidates.seconds[replaced])
+    return Probe(charge, seconds, float(candidates.tokens[replaced]) / seconds, bare_rate)
 
 
 def _bare_rate(candidates: BudgetCandidates, draft_seconds: float) -> float | None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 import numpy as np
+
 from adaverify_contracts import Plan, PlanError, PlanState, StepState
 
 _STATES = tuple(PlanState)
@@ -14,7 +15,7 @@ EXPORTED = 9
 
 
 def digest(integers: Sequence[int]) -> int:
-    """Return the 64-bit digest of integers: equal sequences, and in practice only those, have equal digests."""
+    """Return the 64-bit digest of integers; other integers have another one, in practice."""
     raw = np.array(integers, dtype="<i8").tobytes()
     return int.from_bytes(blake2b(raw, digest_size=8).digest(), "little")
 

@@ -1,4 +1,4 @@
-"""The "draft nothing" arm: drafting is skipped while even its best budget is worth less than plain decoding."""
+"""The "draft nothing" arm: skip drafting while its best budget is worth less than plain decoding."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class DraftArm:
         self._skipping = self._advantage < (0.0 if self._skipping else -self._margin)
 
     def learn(self, charge: float, rate: float, bare_rate: float) -> None:
-        """Count a probe's realised tokens per second; one that paid for itself is refunded."""
+        """Count a probe's realised tokens per second; one that paid for itself is not charged."""
         self.note(rate, bare_rate)
         if rate > bare_rate:
-            self._exploration.refund(charge)
+            self._exploration.settle(charge, 0.0)

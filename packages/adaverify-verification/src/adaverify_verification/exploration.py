@@ -11,9 +11,11 @@ MOST_CREDIT = 1.0
 class Exploration:
     """Earns ``share`` of a step's time with each step and spends it on probes.
 
-    Counts steps and plan values only, so that ranks with equal plans explore in the same steps. What a probe
-    really lost is charged: one that paid for itself is refunded and the next may follow at once, which is how a
-    plan that trims everything comes back when acceptance recovers.
+    Counts steps, not time, so that ranks with equal plans explore in the same steps. What a probe really lost
+    is
+    charged: after one that paid for itself the next may follow at once, which is how a plan that trims
+        everything
+    comes back when acceptance recovers.
 
     Args:
         share: share of the time that probes may lose, 0 .. 1; 0 never explores.
@@ -29,7 +31,7 @@ class Exploration:
         return self._credit
 
     def due(self, loss: float) -> float | None:
-        """Earn one step's share; return what a probe expected to lose ``loss`` steps is charged, None if not yet.
+        """Earn one step's share; return the charge of a probe that may run now, None if not yet.
 
         Args:
             loss: expected loss of the probe in units of the step it replaces.
@@ -42,6 +44,15 @@ class Exploration:
         self._credit -= charge
         return charge
 
-    def refund(self, amount: float) -> None:
-        """Give back what a probe turned out not to have lost."""
-        self._credit = min(self._credit + max(0.0, amount), MOST_CREDIT)
+    def settle(self, charge: float, loss: float) -> None:
+        """Replace a probe's charge with what it really lost; less than nothing when it gained.
+
+        Exact accounting, luck included, keeps the sum of all losses within the share. One probe counts for at
+        most three charges, so that a stall does not end exploration.
+
+        Args:
+            charge: what ``due`` returned.
+            loss: realised loss in units of the step the probe replaced.
+        """
+        bounded = max(-charge, min(3.0 * charge, loss))
+        self._credit = min(self._credit + charge - bounded, max(MOST_CREDIT, charge))

@@ -49,7 +49,7 @@ class Fingerprint:
         shards: int = 1,
         **more: object,
     ) -> Fingerprint:
-        """Return the fingerprint of a setup; ``more`` adds fields of the caller's own (driver, threads ...).
+        """Return the fingerprint of a setup.
 
         Args:
             device: what the driver calls the device.
@@ -60,6 +60,7 @@ class Fingerprint:
             draft_tokens: K.
             dtype: the model's dtype.
             shards: tensor-parallel shards that share one step.
+            **more: fields of the caller's own (driver, threads ...).
         """
         facts: dict[str, object] = {
             "device": device,

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from adaverify_contracts import BudgetReads, PolicyDescriptor, SignalDescriptor, hookimpl
-
 from adaverify_verification.policies import PricePolicy, RatioPolicy
 from adaverify_verification.signals import builtin_signals
 

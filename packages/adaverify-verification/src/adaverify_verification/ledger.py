@@ -6,7 +6,6 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from adaverify_contracts import StepState
-
 from adaverify_verification.decision import Probe
 
 # Outcomes arrive from a drain a few steps later; older plans whose outcome never came are dropped.

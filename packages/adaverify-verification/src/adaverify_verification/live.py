@@ -1,11 +1,11 @@
-"""This step's own confidences: kept on the device for ranking, sent to the relay for later budgets."""
+"""Live confidences: kept on the device to rank this step's drafts, sent to the relay for later budgets."""
 
 from __future__ import annotations
 
 import numpy as np
 import torch
-from adaverify_contracts import LayoutError, Limits, Signal, StepState
 
+from adaverify_contracts import LayoutError, Limits, Signal, StepState
 from adaverify_verification.relay import Relay
 
 
@@ -33,9 +33,7 @@ class LiveConfidences:
         self._rows: tuple[np.ndarray, np.ndarray] = (np.zeros(0, np.int64), np.zeros(0, np.int64))
         self._generations = np.full(rows, -1, dtype=np.int64)
 
-    def publish(
-        self, step: int, slots: np.ndarray, generations: np.ndarray, scores: torch.Tensor
-    ) -> None:
+    def publish(self, step: int, slots: np.ndarray, generations: np.ndarray, scores: torch.Tensor) -> None:
         """Enqueue this step's confidences; see ``VerificationManager.publish``."""
         rows = len(slots)
         if tuple(scores.shape) != (rows, self._limits.draft_tokens) or rows > self._limits.max_requests:
@@ -46,7 +44,8 @@ class LiveConfidences:
                 remedy="draft one width K for all requests and mask what was not drafted",
             )
         self._forget_recycled(slots, generations)
-        self._slots[:rows].copy_(torch.from_numpy(slots))
+        # From pageable memory: staged at once and enqueued. A blocking copy would wait for the whole queue.
+        self._slots[:rows].copy_(torch.from_numpy(slots), non_blocking=True)
         live = self._live[:rows]
         live.copy_(self._signal.confidences(scores, self._slots[:rows]))
         self._step = step
@@ -63,12 +62,14 @@ class LiveConfidences:
             return self._aligned[:rows].fill_(1.0), False
         slots, generations = self._rows
         count = state.requests
-        if len(slots) == count and bool((slots == state.slots).all() and (generations == state.generations).all()):
+        if len(slots) == count and bool(
+            (slots == state.slots).all() and (generations == state.generations).all()
+        ):
             return self._live[:rows], True
         source = lookup(slots, generations, state)
         missing = source < 0
         source[missing] = self._limits.max_requests
-        self._index[:count].copy_(torch.from_numpy(source))
+        self._index[:count].copy_(torch.from_numpy(source), non_blocking=True)
         torch.index_select(self._live, 0, self._index[:count], out=self._aligned[:count])
         return self._aligned[:rows], not bool(missing.any())
 
@@ -88,7 +89,7 @@ class LiveConfidences:
 
 
 def lookup(slots: np.ndarray, generations: np.ndarray, state: StepState) -> np.ndarray:
-    """Return for each request of ``state`` its row in published ``slots``, -1 when absent or of another generation."""
+    """Return the published row of each request of ``state``, -1 when absent or of another generation."""
     if not len(slots):
         return np.full(state.requests, -1, dtype=np.int64)
     order = np.argsort(slots, kind="stable")

@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 import numpy as np
 import torch
+
 from adaverify_contracts import (
     BudgetReads,
     Limits,
@@ -22,7 +23,6 @@ from adaverify_contracts import (
     StepRecord,
     StepState,
 )
-
 from adaverify_verification.assignment import Assigner, Assignment
 from adaverify_verification.cost_model import CostModel
 from adaverify_verification.decision import Choice, Decider
@@ -34,6 +34,7 @@ from adaverify_verification.options import ManagerOptions
 from adaverify_verification.planner import NO_TIERS, Prospects, context_of, survey, write_plan
 from adaverify_verification.policies import AchievedRate
 from adaverify_verification.quantise import SCORE_MAX, scores
+from adaverify_verification.records import write_record
 from adaverify_verification.relay import Relay, make_relay
 
 _LOG = logging.getLogger(__name__)
@@ -60,7 +61,8 @@ class VerificationManager:
 
     Raises:
         PlanError: tiers are not rising positive counts.
-        LosslessError: the pair could change what sampled requests emit and ``options.lossless`` is ``refuse``.
+        LosslessError: the pair could change what sampled requests emit and ``options.lossless`` is
+        ``refuse``.
     """
 
     def __init__(
@@ -99,9 +101,7 @@ class VerificationManager:
         self, signal: SignalDescriptor, policy: PolicyDescriptor, drafter_seen: Seen, deterministic: bool
     ) -> None:
         if self.options.lossless == "refuse":
-            require_lossless(
-                signal, policy, drafter_seen=drafter_seen, drafter_deterministic=deterministic
-            )
+            require_lossless(signal, policy, drafter_seen=drafter_seen, drafter_deterministic=deterministic)
         seen = effective_seen(signal, drafter_seen)
         self._sampled = verdict(seen, policy.reads, drafter_deterministic=deterministic, sampled=True)
         live_is_history = deterministic or seen is Seen.HISTORY
@@ -152,7 +152,8 @@ class VerificationManager:
 
         Args:
             step: the step that verifies these drafts.
-            slots: int64 [R]; generations: int64 [R]; request slots in row order.
+            slots: int64 [R], request slots in row order.
+            generations: int64 [R], their generations.
             scores: float32 [R, K] on the run device, 0 where undrafted.
 
         Raises:
@@ -184,9 +185,7 @@ class VerificationManager:
             prospects = survey(state, quantised, self.cost, tiers, budgets=everything)
         entry.probe = choice.probe
         entry.foreseen &= choice.kind is not PlanState.WARMING
-        return write_plan(
-            state, prospects, choice.index, kind=choice.kind, reason=choice.reason, lag=lag
-        )
+        return write_plan(state, prospects, choice.index, kind=choice.kind, reason=choice.reason, lag=lag)
 
     def _choose(self, state: StepState, prospects: Prospects, *, tiered: bool) -> Choice:
         return self._decider.choose(
@@ -286,12 +285,11 @@ class VerificationManager:
             if wrong:
                 self._counts[name] += 1
                 notes.append(name)
-        executed_as_planned = entry is not None and outcome.step == plan.step and verified == plan.budget
-        if executed_as_planned:
+        if entry is not None and outcome.step == plan.step and verified == plan.budget:
             self._credit(entry, outcome, plan)
         self._rate.add(outcome.emitted, outcome.seconds)
         self.signal.learn(outcome)
-        return _record(outcome, plan, strategy, verified, tuple(notes))
+        return write_record(outcome, plan, strategy, notes=tuple(notes))
 
     def _credit(self, entry: Entry, outcome: StepOutcome, plan: Plan) -> None:
         """Teach the guard, exploration and the cost model what an executed plan really did."""
@@ -380,30 +378,3 @@ def _why_idle(state: StepState) -> str:
     if not state.scheduled.any():
         return "no drafts were scheduled"
     return f"a logits chunk of {state.chunk_limit} rows has no room beyond {state.requests} requests"
-
-
-def _record(
-    outcome: StepOutcome, plan: Plan, strategy: str, verified: int, notes: tuple[str, ...]
-) -> StepRecord:
-    return StepRecord(
-        step=plan.step,
-        state=plan.state.value,
-        reason=plan.reason,
-        requests=plan.requests,
-        certain_tokens=plan.certain_tokens,
-        scheduled=plan.scheduled,
-        planned=plan.budget,
-        verified=verified,
-        accepted=int(outcome.accepted.sum()),
-        emitted=outcome.emitted,
-        tokens=plan.tokens,
-        tier=plan.tier,
-        strategy=strategy,
-        predicted_seconds=plan.predicted_seconds,
-        realised_seconds=outcome.seconds,
-        predicted_tokens=plan.predicted_tokens,
-        realised_tokens=outcome.emitted,
-        lag=plan.lag,
-        digest=f"{plan.digest:016x}",
-        fallbacks=notes,
-    )

@@ -8,8 +8,8 @@ import numpy as np
 def isotonic(values: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
     """Return the never-falling float64 [n] nearest to ``values`` in weighted squares (maths section 6, M10).
 
-    Pool adjacent violators. If every value lies between two never-falling bounds, so does the result, which is
-    what keeps the online refresh within its bounds.
+    Pool adjacent violators. If every value lies between two never-falling bounds, so does the result, which
+    is what keeps the online refresh within its bounds.
     """
     curve = np.asarray(values, dtype=np.float64)
     if curve.size < 2 or bool((curve[1:] >= curve[:-1]).all()):

@@ -21,7 +21,8 @@ class ManagerOptions:
             about twice the noise of a measured cost table.
         hysteresis: relative gain below which the executed tier stays what it was.
         warmup_steps: most steps with drafts that are verified fully while the signal is not ready. Afterwards
-            its estimates are used as they are, so that labels that never come do not hold trimming off for ever.
+            its estimates are used as they are, so that labels that never come do not hold trimming off for
+            ever.
         explore_share: share of the time that exploration may lose, 0 .. 0.5.
         online: refresh the cost model with measured step times.
         lossless: what happens to sampled steps under an unsafe signal and policy: ``downgrade`` verifies
@@ -57,7 +58,11 @@ class ManagerOptions:
                     allowed=f"a number in 0 .. {highest:g}",
                     remedy=f"choose {name} within the range",
                 )
-        if not isinstance(self.warmup_steps, int) or isinstance(self.warmup_steps, bool) or self.warmup_steps < 0:
+        if (
+            not isinstance(self.warmup_steps, int)
+            or isinstance(self.warmup_steps, bool)
+            or self.warmup_steps < 0
+        ):
             raise DescriptorError(
                 "ManagerOptions.warmup_steps is out of range",
                 arrived=self.warmup_steps,

@@ -5,9 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from adaverify_contracts import BudgetCandidates, Plan, PlanState, StepState
 
-from adaverify_verification.candidates import candidate_budgets, executed_tokens, expected_tokens, ranked_scores
+from adaverify_contracts import BudgetCandidates, Plan, PlanError, PlanState, StepState
+from adaverify_verification.candidates import (
+    candidate_budgets,
+    executed_tokens,
+    expected_tokens,
+    ranked_scores,
+)
 from adaverify_verification.cost_model import CostModel
 from adaverify_verification.digest import plan_digest
 
@@ -31,8 +36,17 @@ class Prospects:
     seconds: np.ndarray | None
 
     def candidates(self, rate: float | None) -> BudgetCandidates:
-        """Return the form that policies read; only for a priced step."""
-        assert self.seconds is not None
+        """Return the form that policies read.
+
+        Raises:
+            PlanError: the step is unpriced.
+        """
+        if self.seconds is None:
+            raise PlanError(
+                "an unpriced step has no candidates to choose from",
+                allowed="a step priced from a cost table",
+                remedy="ask CostModel.priced first",
+            )
         return BudgetCandidates(self.budgets, self.tokens, self.seconds, rate)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Protocol, runtime_checkable
 
 import numpy as np
+
 from adaverify_contracts import BudgetCandidates
 
 
@@ -27,7 +28,8 @@ def best(gains: np.ndarray) -> int:
 def ratio_gains(candidates: BudgetCandidates) -> np.ndarray:
     """Return Theta(n) / Theta(N) - 1 for each candidate, float64 [C] (maths section 1).
 
-    Where everything yields no token (nobody emits and every survival is 0) all ratios are 0: saved time counts.
+    Where everything yields no token (nobody emits and every survival is 0) all ratios are 0: saved time
+    counts.
     """
     tokens, seconds = candidates.tokens, candidates.seconds
     if tokens[-1] <= 0:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
-from adaverify_contracts import CostTableError, Limits
 
+from adaverify_contracts import CostTableError, Limits
 from adaverify_verification.candidates import executed_tokens
 from adaverify_verification.cost_table import CostTable
 from adaverify_verification.fingerprint import Fingerprint
@@ -24,8 +24,8 @@ class ProfileGrid:
     Attributes:
         requests: numbers of decode requests, rising.
         contexts: KV lengths a request, rising.
-        tokens: query token counts to measure for every number of requests that can reach them; with tiers these
-            are the tiers.
+        tokens: query token counts to measure for every number of requests that can reach them; with tiers
+            these are the tiers.
         draft_tokens: K; no profiled decode query is longer than K + 1.
         padded: True when ``tokens`` are captured tiers, so that a smaller batch executes the next tier up.
         warmup: unrecorded runs of each shape before the first recorded one.
@@ -50,7 +50,13 @@ class ProfileGrid:
                     allowed=f"strictly rising ints >= {lowest}",
                     remedy="sort the axis and drop duplicates",
                 )
-        if not self.requests or not self.contexts or self.repeats < 1 or self.warmup < 0 or self.draft_tokens < 0:
+        if (
+            not self.requests
+            or not self.contexts
+            or self.repeats < 1
+            or self.warmup < 0
+            or self.draft_tokens < 0
+        ):
             raise CostTableError(
                 "ProfileGrid measures nothing",
                 arrived=self,
@@ -71,7 +77,7 @@ class ProfileGrid:
 
     def shapes(self) -> tuple[Shape, ...]:
         """Return the (tokens, requests, context) to run, each request 1 .. K + 1 tokens long."""
-        found = []
+        found: list[Shape] = []
         for requests in self.requests:
             longest = requests * (self.draft_tokens + 1)
             inside = {tokens for tokens in self.tokens if requests <= tokens <= longest}
@@ -103,16 +109,16 @@ def profile_cost(
 ) -> CostTable:
     """Return a measured table.
 
-    Every shape is warmed up, then all shapes run once a round, forwards and backwards in turn, so that a clock
-    that drifts moves all of them alike; the median of the rounds counts.
+    Every shape is warmed up, then all shapes run once a round, forwards and backwards in turn, so that a
+    clock that drifts moves all of them alike; the median of the rounds counts.
 
     Args:
         measure: ``measure(tokens, requests, context)`` runs one whole step, padding to the executed size
             itself, and returns seconds.
         grid: what to measure.
         fingerprint: the setup it is measured on.
-        measure_draft: ``measure_draft(requests)`` returns seconds of drafting alone, where the engine can skip
-            it; ``measure`` must then leave it out.
+        measure_draft: ``measure_draft(requests)`` returns seconds of drafting alone, where the engine can
+            skip it; ``measure`` must then leave it out.
         progress: called as ``progress(done, total)`` after each recorded run.
 
     Raises:

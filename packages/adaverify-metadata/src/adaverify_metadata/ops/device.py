@@ -47,10 +47,14 @@ def copy_pages(
     source = table + request.to(tl.int64) * table_stride
     target = row_table + row.to(tl.int64) * ROW_STRIDE
     fours = pages // 4 * 4
-    for first in range(0, fours, COLUMNS):
+    # Not a range: the interpreter converts a range's bound in a way that numpy deprecates, with a warning a
+    # row.
+    first = 0
+    while first < fours:
         column = first + tl.arange(0, COLUMNS)
         page = tl.load(source + column, mask=column < fours, other=0)
         tl.store(target + column, tl.maximum(page, 0), mask=column < fours)
+        first += COLUMNS
     column = fours + tl.arange(0, 4)
     page = tl.load(source + column, mask=column < pages, other=0)
     tl.store(target + column, tl.maximum(page, 0), mask=column < pages)

@@ -120,7 +120,7 @@ class Assigner:
 
         Returns:
             Views of the static buffers. The Triton backend only launches: it may be captured and replayed
-            with other values of the same shapes.
+            with other values of the same shapes, once a first call of each shape has compiled the kernel.
 
         Raises:
             LayoutError: a shape, dtype or size does not fit; values are never checked.

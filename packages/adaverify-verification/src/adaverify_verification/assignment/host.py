@@ -1,7 +1,7 @@
 """The assignment in NumPy for tensors that already live on the host.
 
-Torch spends 0.5 ms on some forty small operations at 16 x 7 on a CPU; NumPy on the same memory needs a tenth
-of it, which is what the budget of a CPU step leaves. Proven equal to the torch reference, integer by integer.
+Torch spends 0.51 ms on some forty small operations at 16 x 7 on a two-core CPU; NumPy on the same memory
+0.11 ms, where a CPU step can spare 0.3. Tested equal to the torch reference, integer by integer.
 """
 
 from __future__ import annotations

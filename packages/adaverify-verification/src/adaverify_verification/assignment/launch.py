@@ -10,10 +10,13 @@ from adaverify_contracts import Limits, LimitsError
 if TYPE_CHECKING:
     import torch
 
-# One program holds every key in registers: 1024 x 15 keys on 512 threads are 30 registers a thread. Beyond
-# that one program spills, and a second launch would cost more than the counts it saves.
+# One program holds every key in registers: 1024 x 15 keys on 512 threads are 30 registers a thread. Larger
+# batches have not been compiled or tested.
 MAX_REQUESTS = 1024
 MAX_DRAFT_TOKENS = 15
+
+# Fusing s x 65535 + 0.5 rounds once where the reference rounds twice: an integer could differ by one.
+COMPILE_OPTIONS = {"enable_fp_fusion": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,5 @@ def launch(
         BLOCK_REQUESTS=parameters.block_requests,
         BLOCK_TAIL=parameters.block_tail,
         num_warps=parameters.num_warps,
-        # Fusing s x 65535 + 0.5 rounds once where the reference rounds twice: an integer could differ by one.
-        enable_fp_fusion=False,
+        **COMPILE_OPTIONS,
     )

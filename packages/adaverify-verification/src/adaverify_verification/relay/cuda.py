@@ -41,9 +41,9 @@ class StreamQueue:
         self._pinned = torch.zeros(shape, dtype=torch.float32, pin_memory=True)
         self._host: np.ndarray = self._pinned.numpy()
         self._device = device
-        self._side = torch.cuda.Stream(device)
-        self._staged = [torch.cuda.Event() for _ in range(depth)]
-        self._arrived = [torch.cuda.Event() for _ in range(depth)]
+        self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._staged = [torch.cuda.Event() for _ in range(depth)]  # type: ignore[no-untyped-call]
+        self._arrived = [torch.cuda.Event() for _ in range(depth)]  # type: ignore[no-untyped-call]
 
     def copy(self, index: int, confidences: torch.Tensor) -> None:
         """Enqueue device -> host for entry ``index`` and record its event; return at once."""
@@ -59,7 +59,7 @@ class StreamQueue:
 
     def fired(self, index: int) -> bool:
         """Return whether the event of entry ``index`` has fired; never wait."""
-        return bool(self._arrived[index].query())
+        return bool(self._arrived[index].query())  # type: ignore[no-untyped-call]
 
     def host(self, index: int) -> np.ndarray:
         """Return the pinned buffer of entry ``index``, float32 [max_requests, K]; valid once fired."""

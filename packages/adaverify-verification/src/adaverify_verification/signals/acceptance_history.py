@@ -43,9 +43,10 @@ class AcceptanceHistorySignal:
         self._labels = np.zeros((len(REGIMES), width))
         self._positives = np.zeros((len(REGIMES), width), np.int64)
         self._negatives = np.zeros((len(REGIMES), width), np.int64)
-        self._slot_accepted = np.zeros((rows, width))
-        self._slot_labels = np.zeros((rows, width))
-        self._table = torch.zeros(rows, width, dtype=torch.float32, device=device)
+        # One row more than slots: requests without a slot keep the prior.
+        self._slot_accepted = np.zeros((rows + 1, width))
+        self._slot_labels = np.zeros((rows + 1, width))
+        self._table = torch.zeros(rows + 1, width, dtype=torch.float32, device=device)
         self._upload()
 
     def confidences(self, scores: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
@@ -58,7 +59,8 @@ class AcceptanceHistorySignal:
         current, renewed = self._book.observe(outcome)
         self._slot_accepted[renewed] = self._slot_labels[renewed] = 0.0
         position = np.arange(self._width)
-        labelled = position < label_counts(outcome)[:, None]
+        counts = np.where(self._book.known(outcome.slots), label_counts(outcome), 0)
+        labelled = position < counts[:, None]
         yes = labelled & (position < outcome.accepted[:, None])
         for regime in (GREEDY, SAMPLED):
             mine = outcome.sampled == (regime == SAMPLED)
@@ -78,10 +80,10 @@ class AcceptanceHistorySignal:
         """Return the slot to the prior; what the request taught the global rates stays."""
         if self._book.forget(slot):
             self._slot_accepted[slot] = self._slot_labels[slot] = 0.0
-            self._upload()
+            self._upload(slice(slot, slot + 1))
 
     def ready(self) -> tuple[bool, str]:
-        """Return whether every regime in use has enough labels; with none in use, whether any has."""
+        """Return whether every regime of recent requests has enough labels; with none, whether any has."""
         counts = zip(self._positives, self._negatives, strict=True)
         answers = {regime: readiness(yes, no) for regime, (yes, no) in enumerate(counts)}
         del answers[UNKNOWN]
@@ -132,7 +134,9 @@ class AcceptanceHistorySignal:
         self._positives, self._negatives = positives, negatives
         self._upload()
 
-    def _upload(self) -> None:
-        rates = self.rates()[self._book.regime]
-        table = (self._slot_accepted + SLOT_PRIOR * rates) / (self._slot_labels + SLOT_PRIOR)
-        self._table.copy_(torch.from_numpy(table.astype(np.float32)), non_blocking=True)
+    def _upload(self, rows: slice = slice(None)) -> None:
+        # From pageable memory and not blocking: enqueued without a host wait, and the source may change at
+        # once.
+        rates = self.rates()[self._book.regime[rows]]
+        table = (self._slot_accepted[rows] + SLOT_PRIOR * rates) / (self._slot_labels[rows] + SLOT_PRIOR)
+        self._table[rows].copy_(torch.from_numpy(table.astype(np.float32)), non_blocking=True)

@@ -42,5 +42,6 @@ class SignalBuffers:
         return self._out[:requests]
 
     def rows_of(self, slots: torch.Tensor) -> torch.Tensor:
-        """Return slots as table rows int64 [R]; a padding request's -1 becomes row 0 and is never used."""
-        return torch.clamp(slots, 0, self.rows - 1, out=self._index[: slots.shape[0]])
+        """Return table rows int64 [R]; -1 (padding) and slots past the end get the last, spare row."""
+        index = torch.clamp(slots, -1, self.rows, out=self._index[: slots.shape[0]])
+        return index.remainder_(self.rows + 1)

@@ -47,7 +47,7 @@ class CalibratedSignal:
         self._width = width
         # Row = regime, column 0 the slope, then the intercepts.
         self._parameters = torch.zeros(len(REGIMES), width + 1, dtype=torch.float32, device=device)
-        self._regime_of_slot = torch.zeros(rows, dtype=torch.int64, device=device)
+        self._regime_of_slot = torch.zeros(rows + 1, dtype=torch.int64, device=device)
         self._regimes = torch.zeros(rows, dtype=torch.int64, device=device)
         self._gathered = torch.zeros(rows, width + 1, dtype=torch.float32, device=device)
         self._upload_parameters()
@@ -90,7 +90,7 @@ class CalibratedSignal:
             self._upload_regimes()
 
     def ready(self) -> tuple[bool, str]:
-        """Return whether every regime in use is fitted; with none in use, whether any is."""
+        """Return whether every regime of recent requests is fitted; with none, whether any is."""
         return self._book.ready({regime: fit.ready() for regime, fit in self._fits.items()})
 
     def reliability(self) -> dict[str, list[dict[str, float | int | None]]]:
@@ -120,7 +120,7 @@ class CalibratedSignal:
 
     def _bound(self, used: np.ndarray, slots: np.ndarray, counts: np.ndarray) -> np.ndarray:
         """Drop whole runs of slots that had their share; cutting inside a run would drop rejections only."""
-        known = (slots >= 0) & (slots < len(used))
+        known = self._book.known(slots)
         safe = np.where(known, slots, 0)
         counts = np.where(known & (used[safe] < LABELS_PER_SLOT), counts, 0)
         np.add.at(used, safe, counts)

@@ -9,19 +9,30 @@ from adaverify_contracts import StepOutcome
 
 UNKNOWN, GREEDY, SAMPLED = 0, 1, 2
 REGIMES = ("unknown", "greedy", "sampled")
+# A slot whose request ended is not recycled at once; after 8 steps without an outcome its regime is out of
+# use.
+RECENT_STEPS = 8
 
 
 class SlotBook:
     """Generation and regime of each slot, so that nothing crosses from a request to its slot's next holder.
 
     Args:
-        slots: number of slots.
+        slots: number of slots; ``regime`` has one row more, the spare one of requests without a slot.
     """
 
     def __init__(self, slots: int) -> None:
-        self.regime = np.zeros(slots, np.int64)
+        self.slots = slots
+        self.regime = np.zeros(slots + 1, np.int64)
+        self._seen = np.full(slots + 1, -RECENT_STEPS, np.int64)
+        self._steps = 0
+        self._outside = 0
         self._generation = np.full(slots, -1, np.int64)
         self._closed = np.zeros(slots, bool)
+
+    def known(self, slots: np.ndarray) -> np.ndarray:
+        """Return bool [R]: which of ``slots`` int64 [R] exist."""
+        return (slots >= 0) & (slots < self.slots)
 
     def observe(self, outcome: StepOutcome) -> tuple[np.ndarray, np.ndarray]:
         """Take over generations and regimes.
@@ -31,27 +42,36 @@ class SlotBook:
             that have a new holder since the last outcome.
         """
         slots, generations = outcome.slots, outcome.generations
-        known = (slots >= 0) & (slots < len(self.regime))
+        known = self.known(slots)
         safe = np.where(known, slots, 0)
         newer = known & (generations > self._generation[safe])
         current = newer | (known & (generations == self._generation[safe]) & ~self._closed[safe])
         self._generation[slots[newer]] = generations[newer]
         self._closed[slots[newer]] = False
         self.regime[slots[current]] = np.where(outcome.sampled[current], SAMPLED, GREEDY)
+        self._seen[slots[current]] = self._steps
+        self._steps += 1
+        self._outside += int((~known).sum())
         return current, slots[newer]
 
     def forget(self, slot: int) -> bool:
         """Close the slot: late outcomes of its generation no longer count for it. False if there is none."""
-        if not 0 <= slot < len(self.regime):
+        if not 0 <= slot < self.slots:
             return False
         self.regime[slot] = UNKNOWN
         self._closed[slot] = True
         return True
 
     def ready(self, answers: Mapping[int, tuple[bool, str]]) -> tuple[bool, str]:
-        """Combine ``answers`` by regime: all regimes that a slot holds now; with none held, any of them."""
-        held = [regime for regime in answers if (self.regime == regime).any()]
+        """Combine ``answers`` by regime: all regimes of recent requests; when there are none, any of them."""
+        recent = self.regime[self._seen > self._steps - 1 - RECENT_STEPS]
+        held = [regime for regime in answers if (recent == regime).any()]
         missing = [regime for regime in held or answers if not answers[regime][0]]
         ready = not missing if held else len(missing) < len(answers)
         named = [regime for regime in held or answers if answers[regime][0] == ready]
-        return ready, "; ".join(f"{REGIMES[regime]}: {answers[regime][1]}" for regime in named)
+        reasons = [f"{REGIMES[regime]}: {answers[regime][1]}" for regime in named]
+        if self._outside:
+            reasons.append(
+                f"{self._outside} outcomes of slots outside 0 .. {self.slots - 1} were not counted"
+            )
+        return ready, "; ".join(reasons)

@@ -1,0 +1,82 @@
+"""Sphinx configuration. The reference is written for the distributions found by folder."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / ".ci"))
+import workspace  # noqa: E402
+
+project = "adaverify"
+author = "adaverify contributors"
+copyright = "adaverify contributors, Apache-2.0"
+DISTRIBUTIONS = workspace.discover()
+version = release = next(d.project["version"] for d in DISTRIBUTIONS if d.name == "adaverify")
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
+exclude_patterns = ["_build"]
+html_theme = "furo"
+html_title = "adaverify"
+templates_path: list[str] = []
+
+myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "fieldlist"]
+myst_heading_anchors = 3
+
+# The public surface is what a package exports, in the order of its sorted export list.
+autodoc_default_options = {"members": True, "imported-members": True, "show-inheritance": True}
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+# A field documented in the class docstring is not documented a second time as an attribute.
+napoleon_use_ivar = True
+
+# Some names are exported by a package and by the one that defines them; either entry is the right target.
+suppress_warnings = ["ref.python"]
+
+
+def write_reference(_app: Sphinx) -> None:
+    """Write one page for each distribution into docs/reference, which git ignores."""
+    folder = HERE / "reference"
+    folder.mkdir(exist_ok=True)
+    pages = {f"{d.name}.rst": reference_page(d) for d in DISTRIBUTIONS}
+    for stale in {path.name for path in folder.glob("*.rst")} - set(pages):
+        (folder / stale).unlink()
+    for name, text in pages.items():
+        page = folder / name
+        # Left untouched if equal, so that an incremental build stays incremental.
+        if not page.is_file() or page.read_text(encoding="utf-8") != text:
+            page.write_text(text, encoding="utf-8")
+
+
+def reference_page(distribution: workspace.Distribution) -> str:
+    """Return the page of one distribution: what it is, what it needs, what it exports."""
+    needs = ", ".join(f"``{need}``" for need in distribution.project["dependencies"]) or "nothing"
+    entries = [
+        f"``{name} = {value}`` in group ``{group}``"
+        for group, members in distribution.entry_points.items()
+        for name, value in members.items()
+    ]
+    lines = [
+        distribution.name,
+        "=" * len(distribution.name),
+        "",
+        distribution.project["description"],
+        "",
+        f"Install with ``pip install {distribution.name}``. Needs {needs}.",
+        "",
+        *(["Registers " + "; ".join(entries) + ".", ""] if entries else []),
+        f".. automodule:: {distribution.import_name}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def setup(app: Sphinx) -> None:
+    """Write the reference before Sphinx looks for its sources."""
+    app.connect("config-inited", lambda app, _config: write_reference(app))

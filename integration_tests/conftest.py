@@ -1,0 +1,63 @@
+"""Fixtures of the workspace's own tests: the distributions found by folder, and their wheels built once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+# The discovery that nox uses, and the helpers beside this file; importlib mode puts neither on the path.
+sys.path[:0] = [str(ROOT / ".ci"), str(ROOT / "integration_tests" / "support")]
+
+import workspace  # noqa: E402
+from wheelhouse import Wheelhouse  # noqa: E402
+
+DISTRIBUTIONS = workspace.discover(ROOT)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let `nox -s build` test the very files it built."""
+    parser.addoption("--wheelhouse", help="folder with every wheel and sdist, built beforehand")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test that takes `distribution` once for each."""
+    if "distribution" in metafunc.fixturenames:
+        metafunc.parametrize("distribution", DISTRIBUTIONS, ids=lambda d: d.name)
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The root of the workspace."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def distributions() -> tuple[workspace.Distribution, ...]:
+    """Every distribution of the workspace."""
+    return DISTRIBUTIONS
+
+
+@pytest.fixture(scope="session")
+def tracked() -> list[Path]:
+    """Every file that git tracks or would, were it added now."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    files = [ROOT / name for name in sorted(set(listed.split("\0"))) if name]
+    # A file removed and not yet committed is still listed.
+    return [file for file in files if file.is_file()]
+
+
+@pytest.fixture(scope="session")
+def wheelhouse(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Wheelhouse:
+    """The built wheel and sdist of every distribution."""
+    given = request.config.getoption("--wheelhouse")
+    if given:
+        return Wheelhouse(Path(given).resolve())
+    house = Wheelhouse(tmp_path_factory.mktemp("wheelhouse"))
+    for distribution in DISTRIBUTIONS:
+        house.build(distribution)
+    return house

@@ -1,0 +1,152 @@
+"""Build distributions, read what their wheels declare, and install them into clean environments."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shutil
+import subprocess
+import sys
+import tempfile
+import venv
+import zipfile
+from email.message import Message
+from email.parser import Parser
+from functools import cached_property
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from workspace import Distribution
+
+
+class Wheel:
+    """One built wheel: its file names and its declared metadata."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Every path in the archive."""
+        with zipfile.ZipFile(self.file) as archive:
+            return archive.namelist()
+
+    @cached_property
+    def metadata(self) -> Message:
+        """The parsed METADATA file."""
+        return Parser().parsestr(self.read("METADATA"))
+
+    @property
+    def requirements(self) -> list[Requirement]:
+        """Every declared requirement, those of extras included."""
+        return [Requirement(text) for text in self.metadata.get_all("Requires-Dist", [])]
+
+    def read(self, name: str) -> str:
+        """Return a file of the metadata folder."""
+        (path,) = [n for n in self.names if n.endswith(f".dist-info/{name}")]
+        with zipfile.ZipFile(self.file) as archive:
+            return archive.read(path).decode()
+
+
+class Wheelhouse:
+    """A folder with the wheel and the sdist of every distribution."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def build(self, distribution: Distribution) -> None:
+        """Build the sdist, and the wheel from the sdist, out of a copy that has no workspace around it."""
+        with tempfile.TemporaryDirectory() as alone:
+            copy = Path(alone) / distribution.name
+            shutil.copytree(distribution.folder, copy, ignore=shutil.ignore_patterns("__pycache__"))
+            command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", self.folder, copy]
+            check(command, cwd=alone)
+
+    def wheel(self, name: str) -> Wheel:
+        """Return the one wheel of a distribution."""
+        stem = name.replace("-", "_")
+        found = sorted(self.folder.glob(f"{stem}-[0-9]*.whl"))
+        if len(found) != 1:
+            message = f"{self.folder} has {len(found)} wheels of {name}, expected one: {found}"
+            raise LookupError(message)
+        return Wheel(found[0])
+
+    def sdist(self, name: str) -> Path:
+        """Return the one sdist of a distribution."""
+        (found,) = self.folder.glob(f"{name.replace('-', '_')}-[0-9]*.tar.gz")
+        return found
+
+    def closure(self, requirement: str) -> tuple[set[str], set[str]]:
+        """Return what installing this requirement brings: names of ours, and names of others.
+
+        Ours are read from the wheels, others from what is installed here, so nothing is downloaded.
+        """
+        ours: set[str] = set()
+        others: set[str] = set()
+        seen: set[tuple[str, frozenset[str]]] = set()
+        queue = [Requirement(requirement)]
+        while queue:
+            current = queue.pop()
+            name, extras = canonicalize_name(current.name), frozenset(current.extras)
+            if (name, extras) in seen:
+                continue
+            seen.add((name, extras))
+            if name == "adaverify" or name.startswith("adaverify-"):
+                ours.add(name)
+                declared = self.wheel(name).requirements
+            else:
+                others.add(name)
+                declared = [Requirement(text) for text in importlib.metadata.requires(name) or []]
+            queue += [r for r in declared if applies(r, extras)]
+        return ours, others
+
+
+class CleanEnvironment:
+    """A virtual environment in which exactly the named third-party distributions are installed, by link.
+
+    Linking keeps torch from being copied for every test, and an undeclared import still fails.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        venv.create(folder, with_pip=False, symlinks=True)
+        self.folder = folder
+        self.python = folder / "bin" / "python"
+        (self.site,) = (folder / "lib").glob("python*/site-packages")
+
+    def link(self, names: set[str]) -> None:
+        """Make the installed distributions of these names importable here."""
+        for name in sorted(names):
+            distribution = importlib.metadata.distribution(name)
+            base = Path(str(distribution.locate_file("")))
+            tops = {file.parts[0] for file in distribution.files or []}
+            for top in sorted(tops - {"..", "__pycache__"}):
+                target = self.site / top
+                if not target.exists():
+                    target.symlink_to(base / top)
+
+    def install(self, requirement: str, wheelhouse: Wheelhouse) -> None:
+        """Install from the wheelhouse alone; pip refuses if a dependency is in neither place."""
+        options = ["--no-index", "--find-links", wheelhouse.folder, "--no-compile", "-q"]
+        # An isolated pip reads no configuration, so no machine's index or constraints take part.
+        pip = [sys.executable, "-m", "pip", "--isolated", "--python", self.python]
+        check([*pip, "install", *options, requirement])
+
+    def run(self, code: str, *arguments: str) -> str:
+        """Run code in the environment and return what it printed."""
+        return check([self.python, "-I", "-c", code, *arguments], cwd=self.folder)
+
+
+def applies(requirement: Requirement, extras: frozenset[str]) -> bool:
+    """Whether a declared requirement counts on this machine with these extras."""
+    if requirement.marker is None:
+        return True
+    return any(requirement.marker.evaluate({"extra": extra}) for extra in extras | {""})
+
+
+def check(command: list[str | Path], cwd: str | Path | None = None) -> str:
+    """Run a command and return its output; a failure shows what it printed."""
+    done = subprocess.run([str(c) for c in command], cwd=cwd, capture_output=True, text=True, check=False)
+    if done.returncode:
+        message = f"{' '.join(map(str, command))} exited {done.returncode}\n{done.stdout}\n{done.stderr}"
+        raise AssertionError(message)
+    return done.stdout

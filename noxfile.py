@@ -1,0 +1,192 @@
+"""Sessions of the adaverify workspace. `nox -s run` is the main job, `nox -s tests` the tests."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import nox
+
+ROOT = Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT / ".ci"))
+import workspace  # noqa: E402  (it lies beside this file, not on the path)
+
+nox.needs_version = ">=2024.10.9"
+nox.options.sessions = ["tests"]
+nox.options.reuse_existing_virtualenvs = True
+nox.options.error_on_missing_interpreters = True
+
+PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
+DISTRIBUTIONS = workspace.discover(ROOT)
+STATE = ROOT / ".nox"
+# A device's tests run by request only, on the machine that has one; what downloads runs by nobody's default.
+FAST = "not slow and not network and not gpu and not sm90 and not sm100"
+NO_TESTS = 5
+
+__doc__ += "\n\nDistributions, found by folder: " + ", ".join(d.name for d in DISTRIBUTIONS) + "."
+
+
+def group(name: str) -> list[str]:
+    """Return the requirements of one dependency group of pyproject.toml."""
+    return list(nox.project.dependency_groups(PYPROJECT, name))
+
+
+def constraints() -> list[str]:
+    """Return pip arguments that hold every environment to the workspace's pins."""
+    file = STATE / "constraints.txt"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("\n".join(group("pins")) + "\n", encoding="utf-8")
+    return ["--constraint", str(file)]
+
+
+def paths(pattern: str) -> list[str]:
+    """Return the paths below the distributions that match, relative to the workspace."""
+    found = (path for d in DISTRIBUTIONS for path in d.folder.glob(pattern))
+    return sorted(str(path.relative_to(ROOT)) for path in found)
+
+
+class Environment:
+    """The environment of run, tests, types, docs and bench, with every distribution installed editable.
+
+    Shared, because torch alone takes half a minute and a gigabyte; stamped, so that nothing installs twice.
+    """
+
+    def __init__(self, session: nox.Session, *groups: str) -> None:
+        self.session = session
+        self.folder = STATE / "workspace"
+        self.bin = self.folder / ("Scripts" if os.name == "nt" else "bin")
+        self.python = str(self.bin / "python")
+        # A moved folder leaves scripts that start an interpreter at the old place.
+        python = f"{sys.version} {self.folder}"
+        if self._stale("python", python):
+            shutil.rmtree(self.folder, ignore_errors=True)
+            virtualenv = [sys.executable, "-m", "virtualenv", "-q", str(self.folder)]
+            session.run(*virtualenv, external=True, silent=True)
+            self._install("python", python, "hatchling>=1.27", "editables>=0.5")
+        self._forget_removed()
+        project_files = [(d.folder / "pyproject.toml").read_bytes() for d in DISTRIBUTIONS]
+        pins = group("pins")
+        editable = [part for d in DISTRIBUTIONS for part in ("--editable", str(d.folder))]
+        projects = workspace.fingerprint(project_files, pins)
+        self._install("projects", projects, "--no-build-isolation", *editable)
+        for name in groups:
+            requirements = group(name)
+            self._install(name, workspace.fingerprint(requirements, pins), *requirements)
+
+    def run(self, *arguments: str, **options: object) -> None:
+        """Run the environment's Python with these arguments."""
+        self.session.run(self.python, *arguments, external=True, **options)
+
+    def _forget_removed(self) -> None:
+        # A removed distribution would still be discovered, and its entry points would fail to import.
+        file = self.folder / ".names"
+        names = {d.name for d in DISTRIBUTIONS}
+        removed = set(file.read_text(encoding="utf-8").split()) - names if file.is_file() else set()
+        if removed:
+            self.run("-m", "pip", "uninstall", "-q", "-y", *sorted(removed), silent=True)
+        file.write_text("\n".join(sorted(names)), encoding="utf-8")
+
+    def _stale(self, name: str, stamp: str) -> bool:
+        file = self.folder / f".{name}.stamp"
+        return not file.is_file() or file.read_text(encoding="utf-8") != stamp
+
+    def _install(self, name: str, stamp: str, *arguments: str) -> None:
+        if self._stale(name, stamp):
+            self.session.log(f"installing {name} into {self.folder.relative_to(ROOT)}")
+            self.run("-m", "pip", "install", "-q", *constraints(), *arguments, silent=True)
+            (self.folder / f".{name}.stamp").write_text(stamp, encoding="utf-8")
+
+
+@nox.session(venv_backend="none")
+def run(session: nox.Session) -> None:
+    """The main job: install everything and run `adaverify run` with the arguments after `--`."""
+    environment = Environment(session)
+    session.run(str(environment.bin / "adaverify"), "run", *session.posargs, external=True)
+
+
+@nox.session(venv_backend="none")
+def tests(session: nox.Session) -> None:
+    """Run the tests of packages, plugins and the workspace; arguments after `--` go to pytest."""
+    environment = Environment(session, "tests")
+    environment.run("-m", "pytest", "-m", FAST, "--benchmark-disable", *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style, formatting and the import direction."""
+    session.install("-q", *group("lint"), silent=True)
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    config = STATE / "importlinter.toml"
+    config.write_text(workspace.import_linter_config(DISTRIBUTIONS), encoding="utf-8")
+    source = os.pathsep.join(workspace.python_path(DISTRIBUTIONS))
+    session.run("lint-imports", str(config), env={"PYTHONPATH": source})
+
+
+@nox.session(venv_backend="none")
+def types(session: nox.Session) -> None:
+    """Check the types of every distribution's source, strictly."""
+    environment = Environment(session, "types")
+    source = os.pathsep.join(workspace.python_path(DISTRIBUTIONS))
+    names = [part for d in DISTRIBUTIONS for part in ("-p", d.import_name)]
+    environment.run("-m", "mypy", *(session.posargs or names), env={"MYPYPATH": source})
+
+
+@nox.session(venv_backend="none")
+def docs(session: nox.Session) -> None:
+    """Build the documentation into site/, warnings as errors."""
+    environment = Environment(session, "docs")
+    options = ["-W", "--keep-going", "-q", "-d", str(STATE / "doctrees")]
+    environment.run("-m", "sphinx", *options, "-b", "html", *session.posargs, "docs", "site")
+
+
+@nox.session
+def build(session: nox.Session) -> None:
+    """Build every wheel and sdist, install them into a clean environment, run all integration tests there."""
+    # The group carries pytest and torch and, on a reused environment, costs nothing.
+    session.install("-q", *constraints(), *group("build"), silent=True)
+    session.run("python", "-m", "pip", "uninstall", "-q", "-y", *(d.name for d in DISTRIBUTIONS), silent=True)
+    output = ROOT / "dist"
+    shutil.rmtree(output, ignore_errors=True)
+    for d in DISTRIBUTIONS:
+        command = ["python", "-m", "build", "--no-isolation", "--outdir", str(output), str(d.folder)]
+        session.run(*command, silent=True)
+    wheels = [str(wheel) for wheel in sorted(output.glob("*.whl"))]
+    session.install("-q", *constraints(), *wheels, silent=True)
+    arguments = ["-m", "not network", "--wheelhouse", str(output), *session.posargs]
+    session.run("python", "-m", "pytest", "integration_tests", *arguments)
+
+
+@nox.session(venv_backend="none", default=False)
+def gpu_any(session: nox.Session) -> None:
+    """Run the tests marked gpu with the Python that runs nox; needs a CUDA device."""
+    session.run(sys.executable, ".ci/gpu.py", "gpu", *session.posargs, external=True)
+
+
+@nox.session(venv_backend="none", default=False)
+def gpu_sm90(session: nox.Session) -> None:
+    """Run the tests marked sm90 with the Python that runs nox; needs that device."""
+    session.run(sys.executable, ".ci/gpu.py", "sm90", *session.posargs, external=True)
+
+
+@nox.session(venv_backend="none", default=False)
+def gpu_sm100(session: nox.Session) -> None:
+    """Run the tests marked sm100 with the Python that runs nox; needs that device."""
+    session.run(sys.executable, ".ci/gpu.py", "sm100", *session.posargs, external=True)
+
+
+@nox.session(venv_backend="none", default=False)
+def bench(session: nox.Session) -> None:
+    """Run the benchmarks: everything in benchmarks/ folders, and the tests marked benchmark."""
+    environment = Environment(session, "tests")
+    files = [p for p in paths("benchmarks/**/*.py") if not Path(p).name.startswith(("_", "conftest"))]
+    scripts = [p for p in files if 'if __name__ == "__main__"' in (ROOT / p).read_text(encoding="utf-8")]
+    # Named one by one: a benchmark shares its kernel's stem, so pytest would not take it for a test file.
+    timed = [p for p in files if p not in scripts]
+    if timed:
+        environment.run("-m", "pytest", "--benchmark-only", *timed, *session.posargs)
+    environment.run("-m", "pytest", "-m", "benchmark", *session.posargs, success_codes=[0, NO_TESTS])
+    for script in scripts:
+        environment.run(script)

@@ -1,0 +1,209 @@
+"""Host values of a step refuse what no step can be."""
+
+import json
+
+import numpy as np
+import pytest
+
+from adaverify_contracts import (
+    DraftBatch,
+    LayoutError,
+    Plan,
+    PlanError,
+    PlanState,
+    Snapshot,
+    StepOutcome,
+    StepRecord,
+    StepState,
+)
+
+
+def _ints(*values):
+    return np.array(values, dtype=np.int64)
+
+
+def _state(**changed):
+    fields = {
+        "step": 3,
+        "slots": _ints(0, 1, 2, 3),
+        "generations": _ints(0, 0, 0, 0),
+        "scheduled": _ints(7, 7, 7, 7),
+        "emitting": 4,
+        **changed,
+    }
+    return StepState(**fields)
+
+
+def test_counts_of_a_step():
+    state = _state(other_tokens=5, emitting=5)
+    assert (state.requests, state.certain_tokens, state.max_budget) == (4, 9, 28)
+    assert _state(slots=_ints(), generations=_ints(), scheduled=_ints(), emitting=0).max_budget == 0
+
+
+def test_the_budget_of_one_logits_chunk_of_16_and_four_requests_is_12():
+    """Logits limit 16, 4 requests, K = 7: B <= 16 - 4 = 12, so that one chunk suffices (vllm #47808)."""
+    assert _state(chunk_limit=16).max_budget == 12
+
+
+@pytest.mark.parametrize(("limit", "budget"), [(1, 0), (3, 0), (4, 0), (5, 1), (31, 27), (32, 28), (33, 28)])
+def test_the_budget_of_a_chunk_is_never_negative_nor_above_the_drafts(limit, budget):
+    assert _state(chunk_limit=limit).max_budget == budget
+
+
+def test_a_draft_count_from_another_k_is_refused():
+    """K = 1 chosen and 7 configured gave 1 + (1 - 7) = -5 drafts: vllm #48494, #48329."""
+    with pytest.raises(PlanError, match="negative draft count") as caught:
+        _state(scheduled=_ints(1, 1, 1, -5))
+    assert caught.value.arrived == -5
+    assert "K in force" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"slots": _ints(0, 1)},
+        {"generations": _ints(0)},
+        {"scheduled": _ints()},
+        {"step": -1},
+        {"emitting": -1},
+        {"other_tokens": -1},
+        {"kv_tokens": -1},
+        {"chunk_limit": 0},
+        {"chunk_limit": -4},
+    ],
+)
+def test_a_state_that_no_step_has_is_refused(changed):
+    with pytest.raises(PlanError) as caught:
+        _state(**changed)
+    assert caught.value.allowed
+    assert caught.value.remedy
+
+
+def _plan(**changed):
+    fields = {
+        "step": 3,
+        "state": PlanState.TRIMMING,
+        "reason": "pays",
+        "budget": 12,
+        "scheduled": 28,
+        "requests": 4,
+        "certain_tokens": 4,
+        "tokens": 16,
+        "tier": 16,
+        "uniform_query_len": None,
+        "predicted_seconds": 0.01,
+        "predicted_tokens": 9.0,
+        "full_seconds": 0.02,
+        "full_tokens": 10.0,
+        "lag": 1,
+        "digest": 7,
+        **changed,
+    }
+    return Plan(**fields)
+
+
+def test_a_plan_says_how_much_it_trims():
+    assert _plan().trimmed == 16
+    assert _plan(budget=0, tokens=4, tier=8).trimmed == 28
+    assert _plan(budget=28, tokens=32, tier=32).trimmed == 0
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"budget": -1, "tokens": 3},
+        {"budget": 29, "tokens": 33, "tier": 40},
+        {"tokens": 15},
+        {"tokens": 17, "tier": 32},
+        {"tier": 15},
+    ],
+)
+def test_a_plan_that_does_not_hold_its_batch_is_refused(changed):
+    with pytest.raises(PlanError):
+        _plan(**changed)
+
+
+def test_a_snapshot_has_one_entry_a_request():
+    good = {"step": 1, "slots": _ints(0, 1), "generations": _ints(0, 0), "confidences": np.ones((2, 7))}
+    assert Snapshot(**good).step == 1
+    for field in ("slots", "generations", "confidences"):
+        with pytest.raises(PlanError, match="disagree"):
+            Snapshot(**{**good, field: good[field][:1]})
+
+
+def _outcome(**changed):
+    fields = {
+        "step": 1,
+        "slots": _ints(0, 1),
+        "generations": _ints(0, 0),
+        "drafted": _ints(5, 5),
+        "admitted": _ints(3, 0),
+        "accepted": _ints(1, 0),
+        "scores": np.zeros((2, 5)),
+        "learn": np.array([True, True]),
+        "sampled": np.array([False, True]),
+        "emitted": 3,
+        "seconds": None,
+        **changed,
+    }
+    return StepOutcome(**fields)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"accepted": _ints(4, 0)},
+        {"admitted": _ints(6, 0)},
+        {"accepted": _ints(-1, 0)},
+        {"admitted": _ints(-1, 0), "accepted": _ints(0, 0)},
+        {"learn": np.array([True])},
+        {"scores": np.zeros((3, 5))},
+    ],
+)
+def test_an_outcome_counts_accepted_within_admitted_within_drafted(changed):
+    assert _outcome().emitted == 3
+    with pytest.raises(PlanError):
+        _outcome(**changed)
+
+
+def test_a_record_is_plain_json_and_keeps_planned_beside_verified():
+    """Plan admits 2, engine verifies 7: both are reported (sglang #30204)."""
+    record = StepRecord(
+        step=1,
+        state="trimming",
+        reason="pays",
+        requests=4,
+        certain_tokens=4,
+        scheduled=28,
+        planned=2,
+        verified=7,
+        accepted=2,
+        emitted=6,
+        tokens=6,
+        tier=8,
+        strategy="flatten",
+        predicted_seconds=0.1,
+        realised_seconds=None,
+        predicted_tokens=6.5,
+        realised_tokens=6,
+        lag=1,
+        digest="0x07",
+        fallbacks=("planned is not verified",),
+    )
+    plain = json.loads(json.dumps(record.as_dict()))
+    assert (plain["planned"], plain["verified"]) == (2, 7)
+    assert plain["fallbacks"] == ["planned is not verified"]
+
+
+def test_drafts_have_one_width_for_all_requests():
+    """Draft widths 3 and 7 in one batch: an assertion or quietly lower acceptance (strix-llama.cpp #4)."""
+    torch = pytest.importorskip("torch")
+    tokens, scores = torch.full((2, 7), -1), torch.zeros(2, 7)
+    assert DraftBatch(tokens, _ints(3, 7), scores).probabilities is None
+    for bad in (
+        (tokens[:, :3], _ints(3, 7), scores),
+        (tokens, _ints(3), scores),
+        (tokens.flatten(), _ints(3, 7), scores.flatten()),
+    ):
+        with pytest.raises(LayoutError, match=r"\[R, K\]"):
+            DraftBatch(*bad)

@@ -1,0 +1,45 @@
+"""The pytest plugin: fixtures for this repository and for plugin authors outside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+
+from adaverify_testing import capabilities, managers, poisoning, tolerances
+
+if TYPE_CHECKING:
+    import torch
+
+    from adaverify_contracts import Capability
+
+
+@pytest.fixture
+def isolated_manager() -> Callable[..., managers.IsolatedManager]:
+    """Return a function from plugins to a manager that holds exactly these and can discover no other."""
+    return managers.isolated_manager
+
+
+@pytest.fixture
+def inline_entry_points() -> Callable[..., tuple[managers.InlineEntryPoint, ...]]:
+    """Return a function from (name, plugin) pairs to entry points, for loaders that take them."""
+    return managers.inline_entry_points
+
+
+@pytest.fixture
+def fake_capability() -> Callable[..., Capability]:
+    """Return a function from an architecture word and kernels to a capability."""
+    return capabilities.fake_capability
+
+
+@pytest.fixture
+def poison() -> Callable[[torch.Tensor], torch.Tensor]:
+    """Return a function that fills a tensor with values no correct result holds."""
+    return poisoning.poison
+
+
+@pytest.fixture
+def assert_close() -> Callable[..., None]:
+    """Return a function that compares a tensor with its reference by the table of tolerances."""
+    return tolerances.assert_close

@@ -1,0 +1,167 @@
+"""The device relay's ring, driven by a queue whose events fire when the test says so."""
+
+from __future__ import annotations
+
+import hypothesis
+import numpy as np
+import pytest
+import torch
+from adaverify_contracts import CapabilityError, Limits
+from adaverify_verification.relay import CudaRelay, make_relay
+from hypothesis import strategies as st
+
+LIMITS = Limits(3, 2, 128, 16)
+TORN = -99.0
+
+
+class LateQueue:
+    """Copies when fired and not before; until then, and while overwritten, the host buffer is torn."""
+
+    def __init__(self, depth: int) -> None:
+        self.buffers = np.full((depth, LIMITS.max_requests, LIMITS.draft_tokens), TORN, np.float32)
+        self.pending: dict[int, torch.Tensor] = {}
+        self.copies = 0
+
+    def copy(self, index: int, confidences: torch.Tensor) -> None:
+        assert index not in self.pending, "an entry was overwritten before its event fired"
+        # The staging copy: later changes of the caller's tensor must not arrive.
+        self.pending[index] = confidences.clone()
+        self.buffers[index] = TORN
+        self.copies += 1
+
+    def fired(self, index: int) -> bool:
+        return index not in self.pending
+
+    def host(self, index: int) -> np.ndarray:
+        assert index not in self.pending, "an entry was read before its event fired"
+        return self.buffers[index]
+
+    def fire(self, index: int) -> None:
+        values = self.pending.pop(index)
+        self.buffers[index, : len(values)] = values.numpy()
+
+
+def make(depth: int = 4) -> tuple[CudaRelay, LateQueue]:
+    queue = LateQueue(depth)
+    return CudaRelay(LIMITS, "cpu", depth, queue=queue), queue
+
+
+def publish(relay: CudaRelay, step: int) -> None:
+    relay.publish(step, np.array([step, 1]), np.array([step + 1000, 2]), torch.full((2, 2), float(step)))
+
+
+def test_unfired_is_invisible():
+    """A publication is readable only once its event has fired."""
+    relay, queue = make()
+    publish(relay, 1)
+    assert relay.latest() is None
+    queue.fire(0)
+    assert relay.latest().step == 1 and (relay.latest().confidences == 1.0).all()
+
+
+def test_out_of_order_events():
+    """A newer step that fired first is the latest; the older one, fired late, does not replace it."""
+    relay, queue = make()
+    for step in (1, 2, 3):
+        publish(relay, step)
+    queue.fire(1)
+    assert relay.latest().step == 2
+    queue.fire(0)
+    assert relay.latest().step == 2 and relay.latest(at_most=1).step == 1
+    queue.fire(2)
+    assert relay.latest().step == 3
+
+
+def test_full_ring_drops_and_counts():
+    """When every entry is under way the publication is dropped, counted, and nothing is overwritten."""
+    relay, queue = make(depth=3)
+    for step in range(5):
+        publish(relay, step)
+    assert (relay.dropped, queue.copies) == (2, 3)
+    queue.fire(2)
+    assert relay.latest().step == 2
+
+
+def test_stalled_device_leaves_the_last_snapshot():
+    """The newest arrived entry is never given up for a copy that may not arrive for long."""
+    relay, queue = make(depth=2)
+    publish(relay, 0)
+    queue.fire(0)
+    for step in (1, 2, 3):
+        publish(relay, step)
+    assert relay.latest().step == 0 and relay.dropped == 2
+    queue.fire(1)
+    publish(relay, 4)
+    assert relay.latest().step == 1 and relay.dropped == 2
+
+
+def test_close_with_copies_under_way():
+    """After close nothing old becomes readable, and an entry still under way is not reused early."""
+    relay, queue = make(depth=2)
+    publish(relay, 0)
+    relay.close()
+    queue.fire(0)
+    assert relay.latest() is None
+    publish(relay, 1)
+    publish(relay, 2)
+    queue.fire(0)
+    assert relay.latest().step in (1, 2)
+
+
+@hypothesis.given(
+    st.integers(2, 5), st.lists(st.one_of(st.just("publish"), st.integers(0, 4)), min_size=1, max_size=60)
+)
+@hypothesis.settings(max_examples=150, deadline=None)
+def test_ring_against_a_list_model(depth, actions):
+    """Any order of publications and events: never torn, never mixed up, and newest arrived wins."""
+    relay, queue = make(depth)
+    step, owner, arrived = 0, {}, []
+    for action in actions:
+        if action == "publish":
+            before, copies = relay.dropped, queue.copies
+            publish(relay, step)
+            taken = queue.copies - copies
+            assert taken + relay.dropped - before == 1
+            if taken:
+                index = next(i for i in queue.pending if owner.get(i) is None)
+                owner[index] = step
+            else:
+                # Dropped only when at most one entry is not under way.
+                assert len(queue.pending) >= depth - 1
+            step += 1
+        elif action in queue.pending:
+            queue.fire(action)
+            arrived.append(owner.pop(action))
+        found = relay.latest()
+        assert (found.step if found else None) == (max(arrived) if arrived else None)
+        if found:
+            assert found.slots.tolist() == [found.step, 1]
+            assert found.generations.tolist() == [found.step + 1000, 2]
+            assert (found.confidences == found.step).all()
+
+
+def test_without_an_accelerator_it_says_so():
+    """On a machine without one the relay names the device and the remedy."""
+    if torch.cuda.is_available():
+        pytest.skip("this machine has an accelerator")
+    with pytest.raises(CapabilityError, match="make_relay"):
+        CudaRelay(LIMITS, "cpu")
+    with pytest.raises(CapabilityError, match="cuda"):
+        make_relay(LIMITS, "cuda")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an accelerator")
+def test_on_the_accelerator():
+    """Real streams: no synchronisation, no leak of later changes, values arrive."""
+    relay = make_relay(LIMITS, "cuda")
+    confidences = torch.full((2, 2), 0.25, device="cuda")
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        relay.publish(1, np.arange(2), np.arange(2), confidences)
+        confidences.fill_(0.75)
+        relay.latest()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    torch.cuda.synchronize()
+    assert (relay.latest().confidences == 0.25).all()

@@ -1,0 +1,1 @@
+"""Adaptive verification for speculative decoding: the command line, with everything it needs to run."""

@@ -1,0 +1,1 @@
+"""One module a command; each offers plain functions that ``adaverify.cli`` registers."""

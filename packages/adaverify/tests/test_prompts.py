@@ -1,0 +1,58 @@
+"""Prompts: HumanEval by default, text or JSONL by request, typed errors for everything else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from adaverify.prompts import file_prompts, human_eval_prompts
+from adaverify_contracts import PromptError
+
+
+def test_human_eval_has_its_164_prompts() -> None:
+    """The published set is complete and every prompt is Python source that defines a function."""
+    prompts = human_eval_prompts()
+    assert len(prompts) == 164
+    assert all("def " in prompt for prompt in prompts)
+    assert human_eval_prompts(3) == prompts[:3]
+
+
+def test_text_is_one_prompt_a_line(tmp_path: Path) -> None:
+    """Blank lines are skipped and surrounding blanks removed."""
+    path = tmp_path / "prompts.txt"
+    path.write_text("first\n\n  second  \n", encoding="utf-8")
+    assert file_prompts(path) == ["first", "second"]
+    assert file_prompts(path, 1) == ["first"]
+
+
+def test_jsonl_takes_strings_and_objects(tmp_path: Path) -> None:
+    """Both spellings may be mixed in one file; inner newlines survive."""
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('"a\\nb"\n{"prompt": "c", "id": 7}\n', encoding="utf-8")
+    assert file_prompts(path) == ["a\nb", "c"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("empty.txt", b"\n  \n", "holds no prompt"),
+        ("binary.txt", b"\xff\xfe\x00", "cannot be read"),
+        ("broken.jsonl", b'{"prompt": "a"}\n{oops\n', "line 2 is not JSON"),
+        ("keyless.jsonl", b'{"text": "a"}\n', "line 1 has no prompt"),
+        ("blank.jsonl", b'{"prompt": "  "}\n', "line 1 has no prompt"),
+        ("number.jsonl", b"3\n", "line 1 has no prompt"),
+    ],
+)
+def test_unusable_files_are_named_with_the_line(tmp_path: Path, name: str, content: bytes, says: str) -> None:
+    """Every malformed file ends in a PromptError that says where."""
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(PromptError, match=says):
+        file_prompts(path)
+
+
+def test_a_missing_file_and_a_folder_are_prompt_errors(tmp_path: Path) -> None:
+    """Neither is a traceback from deep inside."""
+    for path in (tmp_path / "absent.txt", tmp_path):
+        with pytest.raises(PromptError, match="cannot be read"):
+            file_prompts(path)
