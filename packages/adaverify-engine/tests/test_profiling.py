@@ -46,6 +46,6 @@ def test_busy_engine_and_impossible_shapes_are_refused(make_engine):
         profile_engine(engine, grid_for(engine.options, contexts=(40,), repeats=1))
     with pytest.raises(EngineError, match="no room for a decode step"):
         profile_engine(engine, grid_for(engine.options, contexts=(95,), repeats=1))
-    engine.add([1])
+    engine.add([1], Sampling(max_tokens=4))
     with pytest.raises(EngineError, match="busy"):
         profile_engine(engine)
