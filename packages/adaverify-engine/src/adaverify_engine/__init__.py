@@ -1,8 +1,25 @@
 """Reference decode engine: continuous batching, paged KV, and verification of as many drafts as pay."""
 
+from adaverify_engine.compare import Comparison, Divergence, ModeResult, compare
 from adaverify_engine.engine import Engine
 from adaverify_engine.options import EngineOptions, Sampling
+from adaverify_engine.profiling import fingerprint, grid_for, profile_engine
 from adaverify_engine.request import Completion, Event, FinishReason
 from adaverify_engine.stats import EngineStats
 
-__all__ = ["Completion", "Engine", "EngineOptions", "EngineStats", "Event", "FinishReason", "Sampling"]
+__all__ = [
+    "Comparison",
+    "Completion",
+    "Divergence",
+    "Engine",
+    "EngineOptions",
+    "EngineStats",
+    "Event",
+    "FinishReason",
+    "ModeResult",
+    "Sampling",
+    "compare",
+    "fingerprint",
+    "grid_for",
+    "profile_engine",
+]

@@ -80,6 +80,11 @@ class Engine:
         return self._verifier
 
     @property
+    def drafter(self) -> Drafter:
+        """The drafter that proposes for it."""
+        return self._drafter
+
+    @property
     def executor(self) -> Executor:
         """Cache, step buffers and the model pass; for profiling and tests."""
         return self._executor

@@ -1,0 +1,250 @@
+"""Modes side by side: the same prompts, interleaved rounds, tokens per second, and identity of the tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from adaverify_contracts import EngineError
+from adaverify_engine.engine import Engine
+from adaverify_engine.options import Sampling
+from adaverify_engine.request import Completion
+from adaverify_engine.stats import EngineStats
+
+NEAR_TIE = 1e-4
+"""Two logits closer than this may swap when a matrix product changes shape, float32 rounding being near
+1e-6."""
+
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """Where a mode's greedy tokens leave the baseline's.
+
+    Attributes:
+        mode: the mode that differs; prompt: index of the prompt; position: first differing output token.
+        gap: best minus second-best logit there, in the baseline.
+        near_tie: whether the gap is below the comparison's threshold, so that rounding explains it.
+    """
+
+    mode: str
+    prompt: int
+    position: int
+    gap: float
+    near_tie: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ModeResult:
+    """One mode over all recorded rounds.
+
+    Attributes:
+        mode: ``none``, ``fixed`` or ``adaptive``.
+        tokens_per_second: median over rounds; lowest and highest: the spread.
+        rounds: tokens per second of each round.
+        stats: counters of the recorded rounds, as ``EngineStats.as_dict`` gives them.
+    """
+
+    mode: str
+    tokens_per_second: float
+    lowest: float
+    highest: float
+    rounds: tuple[float, ...]
+    stats: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Modes compared on one set of prompts.
+
+    Attributes:
+        baseline: mode that the others are held against.
+        results: by mode.
+        compared: greedy prompts whose tokens were compared, for each mode but the baseline.
+        divergences: all differences; those that are no near-tie are failures.
+        threshold: gap below which a difference counts as a near-tie.
+        completions: of the baseline's last round, in prompt order.
+    """
+
+    baseline: str
+    results: dict[str, ModeResult]
+    compared: int
+    divergences: tuple[Divergence, ...]
+    threshold: float
+    completions: tuple[Completion, ...] = field(repr=False)
+
+    @property
+    def near_ties(self) -> int:
+        """Differences that start where the two best logits nearly tie."""
+        return sum(difference.near_tie for difference in self.divergences)
+
+    @property
+    def failures(self) -> tuple[Divergence, ...]:
+        """Differences that rounding does not explain: wrong tokens."""
+        return tuple(difference for difference in self.divergences if not difference.near_tie)
+
+    @property
+    def identical(self) -> bool:
+        """Whether every compared token is the same, near-ties excepted."""
+        return not self.failures
+
+    def speedup(self, mode: str, over: str) -> float:
+        """Return the ratio of medians of tokens per second."""
+        return self.results[mode].tokens_per_second / self.results[over].tokens_per_second
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready dictionary; completions are left out."""
+        return {
+            "baseline": self.baseline,
+            "results": {mode: asdict(result) for mode, result in self.results.items()},
+            "compared": self.compared,
+            "identical": self.identical,
+            "near_ties": self.near_ties,
+            "threshold": self.threshold,
+            "divergences": [asdict(difference) for difference in self.divergences],
+        }
+
+
+def compare(
+    engines: Mapping[str, Engine],
+    prompts: Sequence[Sequence[int]],
+    sampling: Sampling | Sequence[Sampling],
+    *,
+    rounds: int = 3,
+    warmup: int = 1,
+    threshold: float = NEAR_TIE,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Run every engine over the same prompts, round by round, and compare speed and tokens.
+
+    In each round every mode runs once, in an order that rotates, so that a machine that slows down slows all
+    of
+    them. Concurrency is the engines' ``max_requests``. Warm-up rounds are run alike and not recorded; what
+    adaptive verification learns in them stays learnt, as in a server.
+
+    Args:
+        engines: by mode name, all idle and of the same sizes; the first is the baseline.
+        prompts: token ids, at least one prompt.
+        sampling: for all prompts, or one for each.
+        rounds: recorded rounds, at least 1.
+        warmup: rounds before the first recorded one.
+        threshold: largest gap of a near-tie. In bfloat16 logits move by their own rounding (about 1/128 of
+            their size), so a float32 threshold finds differences there that say nothing about verification.
+        progress: called as ``progress(done, total, mode)`` after each run of a mode, warm-up included.
+
+    Raises:
+        EngineError: no engine, no prompt, different sizes, or rounds below 1.
+    """
+    asked = [sampling] * len(prompts) if isinstance(sampling, Sampling) else list(sampling)
+    _check(engines, prompts, asked, rounds, warmup)
+    speeds: dict[str, list[float]] = {mode: [] for mode in engines}
+    latest: dict[str, list[Completion]] = {}
+    differences: dict[tuple[str, int], Divergence] = {}
+    modes = list(engines)
+    done, total = 0, (rounds + warmup) * len(modes)
+    for turn in range(rounds + warmup):
+        if turn == warmup:
+            for engine in engines.values():
+                engine.reset_stats()
+        shift = turn % len(modes)
+        for mode in modes[shift:] + modes[:shift]:
+            speed, latest[mode] = _round(engines[mode], prompts, asked)
+            if turn >= warmup:
+                speeds[mode].append(speed)
+            done += 1
+            if progress is not None:
+                progress(done, total, mode)
+        for difference in _differences(modes, latest, asked, threshold):
+            differences.setdefault((difference.mode, difference.prompt), difference)
+    return Comparison(
+        baseline=modes[0],
+        results={mode: _result(mode, speeds[mode], engines[mode].stats) for mode in modes},
+        compared=sum(one.greedy for one in asked),
+        divergences=tuple(differences.values()),
+        threshold=threshold,
+        completions=tuple(latest[modes[0]]),
+    )
+
+
+def first_difference(baseline: Completion, other: Completion) -> int | None:
+    """Return the first output position at which two completions differ, None when they are equal."""
+    for position, (one, two) in enumerate(zip(baseline.tokens, other.tokens, strict=False)):
+        if one != two:
+            return position
+    shorter = min(len(baseline.tokens), len(other.tokens))
+    return None if len(baseline.tokens) == len(other.tokens) else shorter
+
+
+def _round(
+    engine: Engine, prompts: Sequence[Sequence[int]], sampling: Sequence[Sampling]
+) -> tuple[float, list[Completion]]:
+    begin = perf_counter()
+    ids = [engine.add(prompt, one) for prompt, one in zip(prompts, sampling, strict=True)]
+    done = engine.run()
+    seconds = perf_counter() - begin
+    completions = [done[request] for request in ids]
+    return sum(len(completion.tokens) for completion in completions) / seconds, completions
+
+
+def _differences(
+    modes: Sequence[str],
+    latest: Mapping[str, Sequence[Completion]],
+    sampling: Sequence[Sampling],
+    threshold: float,
+) -> list[Divergence]:
+    found = []
+    for mode in modes[1:]:
+        for prompt, one in enumerate(sampling):
+            baseline = latest[modes[0]][prompt]
+            position = first_difference(baseline, latest[mode][prompt])
+            if position is None or not one.greedy:
+                continue
+            # Equal tokens and unequal lengths have no gap to excuse them.
+            gap = baseline.gaps[position] if position < len(baseline.tokens) else float("inf")
+            found.append(Divergence(mode, prompt, position, gap, gap < threshold))
+    return found
+
+
+def _result(mode: str, speeds: Sequence[float], stats: EngineStats) -> ModeResult:
+    return ModeResult(mode, median(speeds), min(speeds), max(speeds), tuple(speeds), stats.as_dict())
+
+
+def _check(
+    engines: Mapping[str, Engine],
+    prompts: Sequence[Sequence[int]],
+    sampling: Sequence[Sampling],
+    rounds: int,
+    warmup: int,
+) -> None:
+    if not engines or not prompts or rounds < 1 or warmup < 0 or len(sampling) != len(prompts):
+        raise EngineError(
+            "there is nothing to compare",
+            arrived={
+                "engines": len(engines),
+                "prompts": len(prompts),
+                "sampling": len(sampling),
+                "rounds": rounds,
+                "warmup": warmup,
+            },
+            allowed="at least one engine, prompt and round; one Sampling a prompt",
+            remedy="pass prompts and at least one recorded round",
+        )
+    if len({engine.options for engine in engines.values()}) > 1:
+        raise EngineError(
+            "the engines to compare differ in their sizes",
+            arrived={mode: engine.options for mode, engine in engines.items()},
+            allowed="equal EngineOptions; only the verifier's mode may differ",
+            remedy="build every engine from one EngineOptions",
+        )
+    busy = [mode for mode, engine in engines.items() if not engine.idle]
+    if busy:
+        raise EngineError(
+            "an engine to compare is busy",
+            arrived=busy,
+            allowed="idle engines",
+            remedy="let run() finish first",
+        )

@@ -1,0 +1,248 @@
+"""The engine's cost table: whole decode steps of every shape, run for real."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from adaverify_contracts import Capability, DraftBatch, EngineError, ModelGeometry, Plan, PlanState, StepState
+from adaverify_engine.engine import Engine
+from adaverify_engine.options import EngineOptions, Sampling
+from adaverify_engine.request import Request
+from adaverify_engine.scheduler import Scheduler, Work
+from adaverify_engine.text import Detokenizer
+from adaverify_verification import CostTable, Fingerprint, ProfileGrid, profile_cost
+
+if TYPE_CHECKING:
+    from adaverify_runtime import Staged
+
+TOKENS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+"""Query tokens to measure: every step at which a processor's tiling has been seen to change."""
+
+
+def fingerprint(geometry: ModelGeometry, options: EngineOptions, capability: Capability) -> Fingerprint:
+    """Return the setup that a cost table of such an engine belongs to.
+
+    Args:
+        geometry: of the model.
+        options: of the engine.
+        capability: of the device.
+    """
+    return Fingerprint.of(
+        device=capability.device_name,
+        torch=torch.__version__,
+        kernels=[f"{report.name} {report.version}" for report in capability.kernels],
+        model=geometry.name,
+        ladder=(),
+        draft_tokens=options.draft_tokens,
+        dtype=options.dtype,
+        threads=torch.get_num_threads(),
+        page_size=options.page_size,
+    )
+
+
+def grid_for(
+    options: EngineOptions, contexts: tuple[int, ...] | None = None, repeats: int = 5
+) -> ProfileGrid:
+    """Return the shapes worth measuring: ``TOKENS`` up to the largest step, powers of two of requests.
+
+    Args:
+        options: of the engine.
+        contexts: KV lengths a request; None takes a quarter and all of what ``max_model_len`` leaves.
+        repeats: recorded rounds.
+    """
+    limits = options.limits
+    longest = _longest_context(options)
+    if contexts is None:
+        contexts = tuple(sorted({max(1, longest // 4), longest}))
+    requests = {1 << bit for bit in range(limits.max_requests.bit_length())} | {limits.max_requests}
+    tokens = {count for count in TOKENS if count < limits.max_tokens} | {limits.max_tokens}
+    return ProfileGrid(
+        requests=tuple(sorted(count for count in requests if count <= limits.max_requests)),
+        contexts=contexts,
+        tokens=tuple(sorted(tokens)),
+        draft_tokens=limits.draft_tokens,
+        repeats=repeats,
+    )
+
+
+def profile_engine(
+    engine: Engine,
+    grid: ProfileGrid | None = None,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> CostTable:
+    """Return measured seconds of decode steps by (tokens, requests, context).
+
+    A run is what a step does between drafting and emission: staging, the model pass over the cache at that
+    context, logits and acceptance. Draft tokens are spread over the requests at random, as trimming does.
+    Drafting is measured apart.
+
+    Args:
+        engine: an idle engine; its statistics and requests are untouched, its cache contents are not.
+        grid: what to measure; ``grid_for(engine.options)`` when None.
+        progress: called as ``progress(done, total)``.
+
+    Raises:
+        EngineError: the engine is busy, a context is too long, or the pool does not hold the largest shape.
+    """
+    if not engine.idle:
+        raise EngineError(
+            "a busy engine cannot be profiled",
+            allowed="an engine with no requests",
+            remedy="profile before serving, or after run() has returned",
+        )
+    runner = _Runner(engine)
+    table = profile_cost(
+        runner.step,
+        grid_for(engine.options) if grid is None else grid,
+        fingerprint(engine.model.model.geometry, engine.options, engine.verifier.capability),
+        measure_draft=runner.draft if engine.options.draft_tokens else None,
+        progress=progress,
+    )
+    runner.close()
+    return table
+
+
+class _Runner:
+    """Runs steps of made-up requests; batches are kept, so that a run times nothing but the step."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._random = np.random.default_rng(0)
+        self._batches: dict[tuple[int, int], tuple[Work, np.ndarray]] = {}
+        self._step = 0
+        self._drafting = 0
+        # Few different ids, so that the drafter finds matches, as it does in text that is worth drafting for.
+        self._ids = min(8, engine.model.model.geometry.vocabulary)
+
+    @torch.inference_mode()
+    def step(self, tokens: int, requests: int, context: int) -> float:
+        """Return seconds of one decode step."""
+        work, table = self._batch(requests, context)
+        drafts = self._drafts(requests, tokens - requests)
+        begin = perf_counter()
+        plan, staged = self._stage(work, drafts, table)
+        executor = self._engine.executor
+        longest = context + 1 + self._engine.options.draft_tokens
+        logits = executor.forward(work, staged, plan, table, longest)
+        verdict, _ = executor.judge(logits, work.decode, drafts, staged)
+        verdict.accepted.tolist()
+        return perf_counter() - begin
+
+    def draft(self, requests: int) -> float:
+        """Return seconds of proposing for ``requests`` requests."""
+        drafter, limits = self._engine.drafter, self._engine.options.limits
+        while self._drafting < requests:
+            prompt = self._random.integers(0, self._ids, size=min(256, limits.max_model_len - 1))
+            drafter.start(self._drafting, prompt.tolist())
+            self._drafting += 1
+        room = np.full(requests, limits.draft_tokens, dtype=np.int64)
+        begin = perf_counter()
+        drafter.propose(range(requests), room)
+        return perf_counter() - begin
+
+    def close(self) -> None:
+        """Leave no request behind in the drafter."""
+        for slot in range(self._drafting):
+            self._engine.drafter.stop(slot)
+
+    def _batch(self, requests: int, context: int) -> tuple[Work, np.ndarray]:
+        if (requests, context) not in self._batches:
+            options = self._engine.options
+            if context > _longest_context(options):
+                raise EngineError(
+                    "the context to profile leaves no room for a decode step",
+                    arrived=context,
+                    allowed=f"at most {_longest_context(options)}",
+                    remedy="shorten the context or raise max_model_len",
+                )
+            scheduler = Scheduler(options)
+            for number in range(requests):
+                scheduler.submit(self._request(number, context))
+            if len(scheduler.admit()) < requests:
+                raise EngineError(
+                    "the KV pool does not hold the shape to profile",
+                    arrived=f"{requests} requests of {context} tokens",
+                    allowed=f"{options.pool_pages - 1} pages of {options.page_size} tokens",
+                    remedy="raise num_pages or profile fewer requests",
+                )
+            self._batches[requests, context] = (scheduler.work(), scheduler.block_table)
+        return self._batches[requests, context]
+
+    def _request(self, number: int, context: int) -> Request:
+        prompt = self._random.integers(0, self._ids, size=context).tolist()
+        request = Request(
+            id=number,
+            tokens=prompt,
+            prompt_len=context,
+            max_output=self._engine.options.draft_tokens + 2,
+            sampling=Sampling(),
+            stop_tokens=frozenset(),
+            noise=None,
+            text=Detokenizer(self._engine.model.tokenizer),
+        )
+        request.computed = context
+        request.tokens.append(0)
+        return request
+
+    def _drafts(self, requests: int, count: int) -> DraftBatch:
+        """Return ``count`` draft tokens spread at random, each request 0 .. K."""
+        width = self._engine.options.draft_tokens
+        owner = self._random.permutation(np.repeat(np.arange(requests), width))[:count]
+        scheduled = np.bincount(owner, minlength=requests).astype(np.int64)
+        tokens = torch.from_numpy(self._random.integers(0, self._ids, size=(requests, width)))
+        tokens[torch.arange(width) >= torch.from_numpy(scheduled)[:, None]] = -1
+        device = self._engine.options.device
+        return DraftBatch(tokens.to(device), scheduled, torch.zeros((requests, width), device=device))
+
+    def _stage(self, work: Work, drafts: DraftBatch, table: np.ndarray) -> tuple[Plan, Staged]:
+        """Stage a step that verifies every draft, whatever the verifier would have planned."""
+        verifier, buffers, rows = self._engine.verifier, self._engine.executor.buffers, len(work.decode)
+        self._step += 1
+        state = StepState(
+            step=self._step,
+            slots=np.arange(rows, dtype=np.int64),
+            # No real slot generation is negative, so nothing published here is ever read for a request.
+            generations=np.full(rows, -1, dtype=np.int64),
+            scheduled=drafts.scheduled,
+            emitting=rows,
+        )
+        buffers.load(work.decode, drafts, table)
+        manager = verifier.manager
+        plan = manager.apply(state, manager.export(_full_plan(state)))
+        return plan, verifier.stage(
+            plan, buffers.scheduled[:rows], buffers.kv_lens[:rows], buffers.block_table[:rows]
+        )
+
+
+def _full_plan(state: StepState) -> Plan:
+    """Return the plan that verifies every draft of ``state``."""
+    lengths = set(state.scheduled.tolist())
+    tokens = state.certain_tokens + state.max_budget
+    return Plan(
+        step=state.step,
+        state=PlanState.FULL,
+        reason="profiling",
+        budget=state.max_budget,
+        scheduled=state.max_budget,
+        requests=state.requests,
+        certain_tokens=state.certain_tokens,
+        tokens=tokens,
+        tier=tokens,
+        uniform_query_len=lengths.pop() + 1 if len(lengths) == 1 else None,
+        predicted_seconds=None,
+        predicted_tokens=float(state.emitting),
+        full_seconds=None,
+        full_tokens=float(state.emitting),
+        lag=None,
+        digest=0,
+    )
+
+
+def _longest_context(options: EngineOptions) -> int:
+    return options.max_model_len - options.draft_tokens - 2

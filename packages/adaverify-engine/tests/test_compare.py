@@ -1,0 +1,93 @@
+"""The comparison: same prompts, same tokens, and a wrong token is found."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from adaverify_contracts import EngineError
+from adaverify_engine import Completion, FinishReason, Sampling, compare
+from adaverify_engine.compare import NEAR_TIE, _differences, first_difference
+
+
+def completion(tokens, gaps=None):
+    gaps = [1.0] * len(tokens) if gaps is None else gaps
+    return Completion(0, 3, tuple(tokens), "", FinishReason.LENGTH, tuple(gaps), (), 1)
+
+
+def test_modes_compared_on_the_same_prompts(make_engine, tiny):
+    """Three modes, warm-up apart, spread and counters per mode, identical tokens."""
+    model = tiny.Decoder()
+    engines = {mode: make_engine(mode, model=model) for mode in ("none", "fixed", "adaptive")}
+    prompts = tiny.prompts(6)
+    calls = []
+    report = compare(
+        engines,
+        prompts,
+        Sampling(max_tokens=20),
+        rounds=2,
+        warmup=1,
+        progress=lambda *call: calls.append(call),
+    )
+    assert report.identical
+    assert report.compared == 6
+    assert [call[:2] for call in calls] == [(done, 9) for done in range(1, 10)]
+    assert [call[2] for call in calls][:6] == ["none", "fixed", "adaptive", "fixed", "adaptive", "none"]
+    for result in report.results.values():
+        assert len(result.rounds) == 2
+        assert result.lowest <= result.tokens_per_second <= result.highest
+        assert result.stats["emitted"] == 2 * 6 * 20
+    assert report.results["none"].stats["verified"] == 0
+    assert report.results["adaptive"].stats["verified"] < report.results["fixed"].stats["verified"]
+    assert report.speedup("fixed", over="fixed") == 1.0
+    for prompt, done in zip(prompts, report.completions, strict=True):
+        assert list(done.tokens) == tiny.greedy(model, prompt, 20)
+    assert json.loads(json.dumps(report.as_dict()))["identical"] is True
+
+
+def test_another_model_is_a_failure_not_a_near_tie(make_engine, tiny):
+    """A mode that emits wrong tokens is caught with prompt, position and gap."""
+    engines = {"none": make_engine("none"), "fixed": make_engine("fixed", model=tiny.Decoder(seed=5))}
+    report = compare(engines, tiny.prompts(3), Sampling(max_tokens=10), rounds=1, warmup=0)
+    assert not report.identical
+    assert {failure.prompt for failure in report.failures} <= {0, 1, 2}
+    assert all(failure.gap >= NEAR_TIE for failure in report.failures)
+
+
+def test_near_ties_are_counted_and_explained_by_the_gap():
+    """The first difference decides: tiny gap, near-tie; else a failure. Sampled prompts are left out."""
+    base = completion([1, 2, 3], [1.0, 1e-5, 1.0])
+    latest = {"none": [base, base, base], "fixed": [completion([1, 9, 3]), completion([7, 2, 3]), base]}
+    found = _differences(["none", "fixed"], latest, [Sampling()] * 3, NEAR_TIE)
+    assert [(one.prompt, one.position, one.near_tie) for one in found] == [(0, 1, True), (1, 0, False)]
+    sampled = [Sampling(temperature=1.0)] * 3
+    assert _differences(["none", "fixed"], latest, sampled, NEAR_TIE) == []
+
+
+def test_first_difference():
+    """Positions, lengths and equality."""
+    base = completion([1, 2, 3])
+    assert first_difference(base, completion([1, 2, 3])) is None
+    assert first_difference(base, completion([1, 5, 3])) == 1
+    assert first_difference(base, completion([1, 2])) == 2
+    assert first_difference(completion([]), completion([])) is None
+
+
+@pytest.mark.parametrize("wrong", [{"prompts": []}, {"rounds": 0}, {"sampling": [Sampling()]}])
+def test_nothing_to_compare_is_refused(make_engine, wrong):
+    """Empty input is an error with the numbers."""
+    given = {"prompts": [[1], [2]], "sampling": Sampling(), "rounds": 1} | wrong
+    with pytest.raises(EngineError, match="nothing to compare"):
+        compare({"none": make_engine("none")}, **given)
+
+
+def test_engines_of_other_sizes_or_busy_are_refused(make_engine):
+    """A comparison is fair or refused."""
+    first, other = make_engine("none"), make_engine("fixed", max_requests=2)
+    with pytest.raises(EngineError, match="differ in their sizes"):
+        compare({"none": first, "fixed": other}, [[1]], Sampling())
+    first.add([1])
+    with pytest.raises(EngineError, match="busy"):
+        compare({"none": first}, [[1]], replace(Sampling(), max_tokens=2))
