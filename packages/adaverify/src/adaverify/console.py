@@ -8,10 +8,11 @@ from functools import wraps
 from typing import Any, ParamSpec
 
 import typer
-from adaverify_contracts import AdaverifyError
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+
+from adaverify_contracts import AdaverifyError
 
 P = ParamSpec("P")
 

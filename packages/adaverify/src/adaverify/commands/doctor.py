@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from adaverify_runtime import doctor as build_report
-from adaverify_runtime import read_settings
 from rich.markup import escape
 
 from adaverify.console import CHECK_FAILED, cell, emit_json, out, reports_errors, table
+from adaverify_runtime import doctor as build_report
+from adaverify_runtime import read_settings
 
 
 @reports_errors
 def doctor(
-    device: Annotated[str | None, typer.Option(help="Torch device to examine, such as cpu or cuda:0.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Torch device to examine, such as cpu or cuda:0.")
+    ] = None,
     assume: Annotated[
         str | None, typer.Option(help="Take the device for this architecture word instead of probing one.")
     ] = None,

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from adaverify_replay import plot_cost_curve
 
 from adaverify.console import emit_json, out, progress, reports_errors, table
 from adaverify.session import DRAFTER, MODEL, Choice, measure_table, open_session, table_path
+from adaverify_replay import plot_cost_curve
 
 
 @reports_errors

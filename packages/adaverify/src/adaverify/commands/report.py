@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from adaverify_replay import plot_trace, read_trace, summarise
 
 from adaverify.console import emit_json, out, reports_errors, table
+from adaverify_replay import plot_trace, read_trace, summarise
 
 
 @reports_errors

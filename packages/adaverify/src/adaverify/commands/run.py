@@ -9,11 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from adaverify_contracts import AdaverifyError
-from adaverify_engine import Engine, Sampling
-from adaverify_engine.compare import Comparison, compare
-from adaverify_replay import TraceHeader, TraceWriter
-from adaverify_verification import CostTable
 
 from adaverify.console import CHECK_FAILED, emit_json, err, out, progress, reports_errors, table
 from adaverify.prompts import file_prompts, human_eval_prompts
@@ -26,6 +21,11 @@ from adaverify.session import (
     open_session,
     stored_table,
 )
+from adaverify_contracts import AdaverifyError
+from adaverify_engine import Engine, Sampling
+from adaverify_engine.compare import Comparison, compare
+from adaverify_replay import TraceHeader, TraceWriter
+from adaverify_verification import CostTable
 
 MODES = ("none", "fixed", "adaptive")
 
@@ -269,7 +269,7 @@ def _verdict(tokens: dict[str, Any], dtype: str) -> str:
         )
     if dtype != "float32":
         return (
-            f"Tokens: {different} of {compared} prompts differ between modes. In {dtype} logits move with the "
-            "batch shape, whatever is verified; run with --dtype float32 to see identity."
+            f"Tokens: {different} of {compared} prompts differ between modes. In {dtype} logits move with "
+            "the batch shape, whatever is verified; run with --dtype float32 to see identity."
         )
     return f"Tokens: {different - near} prompts differ for another reason than a near-tie. This is a fault."
