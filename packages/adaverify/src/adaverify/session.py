@@ -18,7 +18,7 @@ from adaverify_contracts import (
 )
 from adaverify_engine import Engine, EngineOptions
 from adaverify_engine.profiling import fingerprint, grid_for, profile_engine
-from adaverify_runtime import PluginManager, Settings, assemble, load_plugins, read_settings
+from adaverify_runtime import Mode, PluginManager, Settings, assemble, load_plugins, read_settings
 from adaverify_verification import CostTable, Fingerprint
 
 MODEL = "smollm2-135m"
@@ -67,7 +67,7 @@ class Session:
         """Return this session with its device probed."""
         return replace(self, capability=self.engine("none").verifier.capability)
 
-    def engine(self, mode: str, cost_table: CostTable | None = None) -> Engine:
+    def engine(self, mode: Mode, cost_table: CostTable | None = None) -> Engine:
         """Return a fresh engine in ``mode``; engines of one session differ in nothing else."""
         limits = self.options.limits
         verifier = assemble(

@@ -41,15 +41,15 @@ def _render(report: dict[str, Any]) -> None:
     facts += [("processors", capability["processors"]), ("memory_bytes", capability["memory_bytes"])]
     facts += [("compute_capability", capability["compute_capability"]), ("assumed", capability["assumed"])]
     facts += [(f"version of {name}", version) for name, version in capability["versions"]]
-    out.print(table("Device", ("fact", "value"), [(name, cell(value)) for name, value in facts]))
-    out.print(
+    out().print(table("Device", ("fact", "value"), [(name, cell(value)) for name, value in facts]))
+    out().print(
         table(
             "Kernels",
             ("kernel", "version", "level", "reason"),
             [(k["name"], k["version"], k["level"].lower(), k["reason"]) for k in capability["kernels"]],
         )
     )
-    out.print(
+    out().print(
         table(
             "Plugins",
             ("plugin", "distribution", "outcome", "reason"),
@@ -59,8 +59,8 @@ def _render(report: dict[str, Any]) -> None:
             ],
         )
     )
-    out.print(table("Decode strategies", _CANDIDATE, [_candidate(item) for item in report["strategies"]]))
-    out.print(
+    out().print(table("Decode strategies", _CANDIDATE, [_candidate(item) for item in report["strategies"]]))
+    out().print(
         table(
             "Graph backends",
             ("backend", "distribution", "priority", "chosen", "reasons against"),
@@ -75,12 +75,12 @@ def _render(report: dict[str, Any]) -> None:
             (item["name"], item["owner"], ", ".join(f"{k} {v}" for k, v in item["facts"].items()))
             for item in report[kind]
         ]
-        out.print(table(kind.capitalize(), ("name", "distribution", "declares"), rows))
+        out().print(table(kind.capitalize(), ("name", "distribution", "declares"), rows))
     for title, style in (("notes", "cyan"), ("warnings", "yellow"), ("problems", "bold red")):
         for line in report[title]:
-            out.print(f"[{style}]{title[:-1]}[/]: {escape(line)}", highlight=False)
+            out().print(f"[{style}]{title[:-1]}[/]: {escape(line)}", highlight=False)
     if not report["problems"]:
-        out.print(f"A verifier can be assembled here in mode {report['mode']}.", highlight=False)
+        out().print(f"A verifier can be assembled here in mode {report['mode']}.", highlight=False)
 
 
 _CANDIDATE = ("strategy", "role", "graphs", "evidence", "chosen", "reasons against")

@@ -34,7 +34,7 @@ def plugins(
     if json:
         emit_json(rows)
         return
-    out.print(
+    out().print(
         table(
             "Plugins",
             ("plugin", "distribution", "version", "outcome", "reason", "registered"),

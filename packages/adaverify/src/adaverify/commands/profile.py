@@ -60,12 +60,12 @@ def profile(
 
 def _render(result: dict[str, Any]) -> None:
     rows = [(p["requests"], p["context"], p["tokens"], 1e3 * p["seconds"]) for p in result["points"]]
-    out.print(table("Step times", ("requests", "context", "query tokens", "ms"), rows))
-    out.print(
+    out().print(table("Step times", ("requests", "context", "query tokens", "ms"), rows))
+    out().print(
         table("Drafting", ("requests", "ms"), [(d["requests"], 1e3 * d["seconds"]) for d in result["draft"]])
     )
     for outlier in result["outliers"]:
-        out.print(f"outlier: {outlier}", markup=False, highlight=False)
+        out().print(f"outlier: {outlier}", markup=False, highlight=False)
     if result["table"] is not None:
-        out.print(f"Table: {result['table']}", markup=False, highlight=False)
-    out.print(f"Curve: {result['plot']}", markup=False, highlight=False)
+        out().print(f"Table: {result['table']}", markup=False, highlight=False)
+    out().print(f"Curve: {result['plot']}", markup=False, highlight=False)

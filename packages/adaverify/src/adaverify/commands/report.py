@@ -27,9 +27,9 @@ def report(
         emit_json(summary)
         return
     rows = [(name, value) for name, value in summary.items() if not isinstance(value, dict)]
-    out.print(table(f"Trace {trace}", ("figure", "value"), rows))
+    out().print(table(f"Trace {trace}", ("figure", "value"), rows))
     for name, value in summary.items():
         if isinstance(value, dict):
-            out.print(table(name.replace("_", " "), ("name", "value"), list(value.items())))
+            out().print(table(name.replace("_", " "), ("name", "value"), list(value.items())))
     if plot is not None:
-        out.print(f"Plot: {plot}", markup=False, highlight=False)
+        out().print(f"Plot: {plot}", markup=False, highlight=False)

@@ -25,9 +25,10 @@ from adaverify_contracts import AdaverifyError
 from adaverify_engine import Engine, Sampling
 from adaverify_engine.compare import Comparison, compare
 from adaverify_replay import TraceHeader, TraceWriter
+from adaverify_runtime import Mode
 from adaverify_verification import CostTable
 
-MODES = ("none", "fixed", "adaptive")
+MODES: tuple[Mode, ...] = ("none", "fixed", "adaptive")
 
 
 @reports_errors
@@ -95,7 +96,7 @@ def run(
         raise typer.Exit(CHECK_FAILED)
 
 
-def _modes(named: list[str] | None) -> tuple[str, ...]:
+def _modes(named: list[str] | None) -> tuple[Mode, ...]:
     unknown = [name for name in named or () if name not in MODES]
     if unknown:
         raise AdaverifyError(
@@ -112,13 +113,13 @@ def _encode(session: Session, text: str, chat: bool) -> list[int]:
     return tokenizer.chat([{"role": "user", "content": text}]) if chat else tokenizer.encode(text)
 
 
-def _table(session: Session, modes: tuple[str, ...], display: Any) -> tuple[CostTable | None, str]:
+def _table(session: Session, modes: tuple[Mode, ...], display: Any) -> tuple[CostTable | None, str]:
     if "adaptive" not in modes or session.options.draft_tokens == 0:
         return None, "no cost table: nothing to plan"
     cost_table, origin = stored_table(session)
     if cost_table is not None:
         return cost_table, origin
-    err.print(f"{origin}: measuring step times", highlight=False, markup=False)
+    err().print(f"{origin}: measuring step times", highlight=False, markup=False)
     task = display.add_task("measuring step times", total=None, note="")
     cost_table = measure_table(
         session, lambda done, total: display.update(task, completed=done, total=total), repeats=3
@@ -217,27 +218,27 @@ _LEGEND = (
 def _render(report: dict[str, Any], show: int, trace: Path | None) -> None:
     setup = report["setup"]
     for item in report["completions"][:show]:
-        out.rule("prompt", align="left", style="dim")
-        out.print(item["prompt"], style="dim", markup=False, highlight=False)
-        out.print(item["text"], markup=False, highlight=False)
-    out.rule(style="dim")
+        out().rule("prompt", align="left", style="dim")
+        out().print(item["prompt"], style="dim", markup=False, highlight=False)
+        out().print(item["text"], markup=False, highlight=False)
+    out().rule(style="dim")
     title = (
         f"{setup['model']}, {setup['dtype']}, {setup['prompts']} prompts, "
         f"{setup['concurrency']} at once, {setup['tokens']} new tokens, K = {setup['draft_tokens']}, "
         f"drafter {setup['drafter']}"
     )
-    out.print(table(title, _COLUMNS, [_row(name, one) for name, one in report["modes"].items()]))
+    out().print(table(title, _COLUMNS, [_row(name, one) for name, one in report["modes"].items()]))
     tokens = report["tokens"]
-    out.print(_LEGEND, style="dim", highlight=False)
-    out.print(_verdict(tokens, setup["dtype"]), highlight=False)
-    out.print(f"Strategies: {', '.join(setup['strategies'])}. Cost: {setup['cost']}.", highlight=False)
+    out().print(_LEGEND, style="dim", highlight=False)
+    out().print(_verdict(tokens, setup["dtype"]), highlight=False)
+    out().print(f"Strategies: {', '.join(setup['strategies'])}. Cost: {setup['cost']}.", highlight=False)
     for name, one in report["modes"].items():
         for counter, number in one["counters"].items():
-            out.print(f"counted in {name}: {counter} x {number}", markup=False, highlight=False)
+            out().print(f"counted in {name}: {counter} x {number}", markup=False, highlight=False)
     for observer in report["disabled_observers"]:
-        out.print(f"observer disabled: {observer}", markup=False, highlight=False)
+        out().print(f"observer disabled: {observer}", markup=False, highlight=False)
     if trace is not None:
-        out.print(f"Trace of the adaptive steps: {trace}", markup=False, highlight=False)
+        out().print(f"Trace of the adaptive steps: {trace}", markup=False, highlight=False)
 
 
 def _row(name: str, one: dict[str, Any]) -> tuple[object, ...]:
