@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -148,7 +148,7 @@ def _tracing(path: Path | None, engine: Engine | None, session: Session) -> Iter
 def _report(
     session: Session,
     result: Comparison,
-    engines: dict[str, Engine],
+    engines: Mapping[Mode, Engine],
     origin: str,
     texts: list[str],
     sizes: dict[str, Any],
