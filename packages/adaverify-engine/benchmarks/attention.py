@@ -1,7 +1,7 @@
 """Time the engine's attention a layer: decode rows over paged KV, by requests x query tokens.
 
-Geometry of a 135M model (9 heads over 3 KV heads of 64), context 384. Values are checked against the slot-by-slot
-reference before any time is printed. Run: python attention.py [threads] [dtype].
+Geometry of a 135M model (9 heads over 3 KV heads of 64), context 384. Values are checked against the
+slot-by-slot reference before any time is printed. Run: python attention.py [threads] [dtype].
 """
 
 from __future__ import annotations
