@@ -75,8 +75,8 @@ def main() -> None:
             accepted += count
     steps = REQUESTS * STEPS
     print(f"{REQUESTS} requests, K = {K}, accepted length {1 + accepted / steps:.2f}")
-    print(f"propose {proposing / steps * 1e6:.1f} us, extend {extending / steps * 1e6:.1f} us a request-step
-    (CPU time)")
+    each = 1e6 / steps
+    print(f"propose {proposing * each:.1f} us, extend {extending * each:.1f} us a request-step (CPU time)")
 
 
 if __name__ == "__main__":
