@@ -54,8 +54,8 @@ def tolerant_options() -> list[str]:
 def left_out(root: Path, marker: str) -> dict[Path, str]:
     """Return the test files and folders that need a module that is not here and hold no test of this marker.
 
-    GPU machines lack tools such as hypothesis. What names the marker is kept, and fails without them. A folder is
-    left out when its conftest.py needs the module.
+    GPU machines lack tools such as hypothesis. What names the marker is kept, and fails without them. A
+    folder is left out when its conftest.py needs the module.
     """
     found = {}
     for kind in (*workspace.KINDS, "integration_tests"):

@@ -89,7 +89,7 @@ def test_a_schedule_of_shorter_lengths_is_right_but_unbalanced():
     assert {len(slot) for slot in walk.tasks} == {2, 6}
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     lens=st.lists(st.one_of(st.just(0), st.integers(0, 2000)), min_size=1, max_size=24),
     slots=st.sampled_from([1, 4, 16, 78, 132]),
@@ -105,7 +105,7 @@ def test_the_tail_heavy_schedule_covers_each_split_once(lens, slots, atoms):
     assert walk.dummies == units.count(0)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     runs=st.lists(st.tuples(st.integers(1, 5), st.integers(0, 6000)), min_size=1, max_size=8),
     slots=st.sampled_from([1, 4, 16, 132, 148]),
@@ -123,7 +123,7 @@ def test_the_head_heavy_schedule_covers_each_row_and_split_once(runs, slots, cla
     assert walk.done == want
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     runs=st.lists(st.tuples(st.integers(1, 5), st.integers(0, 2000)), min_size=1, max_size=8),
     slots=st.sampled_from([1, 4, 16, 132]),

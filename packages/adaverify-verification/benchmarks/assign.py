@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 import triton
+
 from adaverify_contracts import Limits, StepOutcome
 from adaverify_verification.assignment import Assigner, Assignment
 from adaverify_verification.assignment.reference import assign_reference

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from adaverify_contracts import StepOutcome
 from adaverify_verification import calibration
 from adaverify_verification.calibration import LogisticFit, label_counts, readiness

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from adaverify_contracts import CalibrationError
 from adaverify_verification.calibration_file import envelope, learnt_of, load_state, save_state
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hypothesis
 import numpy as np
 import pytest
+from hypothesis import strategies as st
+
 from adaverify_contracts import CalibrationError
 from adaverify_verification.calibration_offline import (
     expected_calibration_error,
@@ -12,7 +14,6 @@ from adaverify_verification.calibration_offline import (
     isotonic_rates,
     weighted_rate,
 )
-from hypothesis import strategies as st
 
 
 def test_m10_isotonic_pools_violators():

@@ -8,9 +8,10 @@ import hypothesis
 import numpy as np
 import pytest
 import torch
-from adaverify_verification.quantise import SCORE_BITS, SCORE_MAX, quantise, sanitise, scores, survival
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+
+from adaverify_verification.quantise import SCORE_BITS, SCORE_MAX, quantise, sanitise, scores, survival
 
 ANY_FLOAT = st.floats(width=32, allow_nan=True, allow_infinity=True)
 MATRICES = hnp.arrays(np.float32, st.tuples(st.integers(0, 4), st.integers(0, 8)), elements=ANY_FLOAT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from adaverify.prompts import file_prompts, human_eval_prompts
 from adaverify_contracts import PromptError
 

@@ -53,7 +53,7 @@ def device_facts(device: str) -> Capability:
     if not torch.cuda.is_available():
         raise _unavailable(device, "torch finds no CUDA or ROCm device", torch)
     # torch types the index as an int, but "cuda" has none.
-    index = torch.cuda.current_device() if parsed.index is None else parsed.index  # type: ignore[redundant-expr]
+    index = torch.cuda.current_device() if parsed.index is None else parsed.index
     if index >= torch.cuda.device_count():
         raise _unavailable(device, f"this machine has {torch.cuda.device_count()} devices", torch)
     return accelerator_facts(

@@ -143,9 +143,9 @@ class DecodeRows:
             padding. Already divided by the compression ratio and localised to this context-parallel rank.
         schedule_lens: int32 [M, N]; ``max(row_lens, 1)``: what kernel schedules are built from.
         block_table: int32 [M, W]; page ids of the row's request in its first ``ceil(row_lens[m, -1] / page)``
-            columns. With ``request_indices`` the last row of the request counts instead of row m: a kernel that
-            joins rows reads the table of the first and the length of the last. Later columns are not written:
-            they hold valid ids from earlier steps, initially 0.
+            columns. With ``request_indices`` the last row of the request counts instead of row m: a kernel
+            that joins rows reads the table of the first and the length of the last. Later columns are not
+            written: they hold valid ids from earlier steps, initially 0.
         row_request: int32 [M]; request of the row, in 0 .. R - 1; a padding row carries R + its own row
             number, an id that no request and no other row has.
         row_token: int32 [M, N]; query-token number of the slot, -1 for padding slots and the odd front

@@ -200,7 +200,7 @@ class PromptError(EngineError):
 
 
 class TraceError(AdaverifyError):
-    """A trace cannot be written or read; ``path`` and ``line`` (from 1, None for the whole file) say where."""
+    """A trace cannot be written or read; ``path`` and ``line`` (from 1, None for the whole) say where."""
 
     def __init__(
         self,

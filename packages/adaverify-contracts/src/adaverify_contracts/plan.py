@@ -137,8 +137,8 @@ class Plan:
         tokens: T + B.
         tier: captured token count that executes; equals tokens where no tier applies.
         uniform_query_len: common query length where the host knows that all are equal, else None: nothing is
-            trimmed and all requests scheduled the same number of drafts, nothing is verified (1), or there is a
-            single request (budget + 1).
+            trimmed and all requests scheduled the same number of drafts, nothing is verified (1), or there
+            is a single request (budget + 1).
         predicted_seconds: modelled step time, None when unpriced.
         predicted_tokens: modelled emitted tokens (bonus tokens included).
         full_seconds: modelled time of verifying everything, None when unpriced.

@@ -114,7 +114,7 @@ class RowBuilder(ABC):
         The views of one padded shape are made once and returned again; the next build of any shape overwrites
         their content.
 
-        The kernel is compiled when the builder is made, for tables whose row stride is the limits' own width. A
+        The kernel is compiled when the builder is made, for tables whose row stride is the limits' width. A
         table strided otherwise (a multiple of 16 or not) compiles once more at its first build: run one such
         build before a capture.
 

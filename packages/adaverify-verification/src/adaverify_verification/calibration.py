@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
 from adaverify_contracts import CalibrationError, StepOutcome
 
 START_SLOPE = 0.0

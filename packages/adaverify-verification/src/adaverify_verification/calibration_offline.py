@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 from adaverify_contracts import CalibrationError
 
 # 0.2 .. 5 in steps of 5 %: finer steps move a confidence by less than 0.01 at |z| = 2.

@@ -9,12 +9,13 @@ import hypothesis
 import numpy as np
 import pytest
 import torch
+from hypothesis import strategies as st
+
 from adaverify_contracts import LayoutError, Limits, LimitsError
 from adaverify_verification.assignment import Assigner, Assignment
 from adaverify_verification.assignment.launch import block_for, launch_for
 from adaverify_verification.assignment.reference import assign_reference
 from adaverify_verification.quantise import scores
-from hypothesis import strategies as st
 
 # Triton 3.6's interpreter turns loop bounds into ints in a way NumPy has deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim:DeprecationWarning")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+
 from adaverify_contracts import LayoutError, Limits, LimitsError
 from adaverify_verification.relay import CpuRelay, CudaRelay, Relay, make_relay
 

@@ -6,9 +6,10 @@ import hypothesis
 import numpy as np
 import pytest
 import torch
+from hypothesis import strategies as st
+
 from adaverify_contracts import CapabilityError, Limits
 from adaverify_verification.relay import CudaRelay, make_relay
-from hypothesis import strategies as st
 
 LIMITS = Limits(3, 2, 128, 16)
 TORN = -99.0

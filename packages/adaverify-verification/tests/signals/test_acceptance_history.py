@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+
 from adaverify_contracts import CalibrationError, Limits
 from adaverify_verification.signals import AcceptanceHistorySignal
 from adaverify_verification.signals.acceptance_history import PRIOR

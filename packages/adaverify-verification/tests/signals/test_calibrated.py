@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+
 from adaverify_contracts import CalibrationError, Limits
 from adaverify_verification.calibration_file import load_state, save_state
 from adaverify_verification.signals import CalibratedSignal

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+
 from adaverify_contracts import CalibrationError, LayoutError, Limits, Seen, Signal
 from adaverify_verification.signals import (
     ACCEPTANCE_HISTORY,

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from functools import wraps
+from functools import cache, wraps
 from typing import Any, ParamSpec
 
 import typer
-from adaverify_contracts import AdaverifyError
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+
+from adaverify_contracts import AdaverifyError
 
 P = ParamSpec("P")
 
@@ -20,9 +21,17 @@ OK = 0
 CHECK_FAILED = 1
 REFUSED = 3
 
-out = Console()
-# Progress and messages go to standard error, so that `--json` leaves standard output to one JSON value.
-err = Console(stderr=True)
+
+@cache
+def out() -> Console:
+    """Return the console of standard output; made late, because rich reads the environment."""
+    return Console()
+
+
+@cache
+def err() -> Console:
+    """Return the console of standard error: progress and messages, so that `--json` prints one JSON value."""
+    return Console(stderr=True)
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> Table:
@@ -61,9 +70,9 @@ def progress() -> Progress:
         BarColumn(),
         TextColumn("{task.fields[note]}"),
         TimeElapsedColumn(),
-        console=err,
+        console=err(),
         transient=True,
-        disable=not err.is_terminal,
+        disable=not err().is_terminal,
     )
 
 
@@ -75,15 +84,15 @@ def reports_errors(command: Callable[P, None]) -> Callable[P, None]:
         try:
             command(*args, **kwargs)
         except AdaverifyError as error:
-            err.print(f"[bold red]{type(error).__name__}[/]: ", end="")
-            err.print(error.problem, markup=False, highlight=False)
+            err().print(f"[bold red]{type(error).__name__}[/]: ", end="")
+            err().print(error.problem, markup=False, highlight=False)
             for label, value in (
                 ("arrived", error.arrived),
                 ("allowed", error.allowed),
                 ("to do", error.remedy),
             ):
                 if value is not None:
-                    err.print(f"  {label}: {value}", markup=False, highlight=False)
+                    err().print(f"  {label}: {value}", markup=False, highlight=False)
             raise typer.Exit(REFUSED) from error
 
     return wrapped

@@ -35,8 +35,8 @@ def human_eval_prompts(limit: int | None = None) -> list[str]:
 def file_prompts(path: Path, limit: int | None = None) -> list[str]:
     """Return the prompts of ``path``, at most ``limit`` of them.
 
-    A ``.jsonl`` or ``.json`` file holds one JSON value a line: a string, or an object with the key ``prompt``.
-    Any other file is text with one prompt a line. Blank lines are skipped.
+    A ``.jsonl`` or ``.json`` file holds one JSON value a line: a string, or an object with the key
+    ``prompt``. Any other file is text with one prompt a line. Blank lines are skipped.
 
     Raises:
         PromptError: missing, unreadable, not UTF-8, malformed (with the line number) or without any prompt.

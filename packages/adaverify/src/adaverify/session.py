@@ -18,7 +18,7 @@ from adaverify_contracts import (
 )
 from adaverify_engine import Engine, EngineOptions
 from adaverify_engine.profiling import fingerprint, grid_for, profile_engine
-from adaverify_runtime import PluginManager, Settings, assemble, load_plugins, read_settings
+from adaverify_runtime import Mode, PluginManager, Settings, assemble, load_plugins, read_settings
 from adaverify_verification import CostTable, Fingerprint
 
 MODEL = "smollm2-135m"
@@ -61,15 +61,13 @@ class Session:
     def sized(self, concurrency: int, max_model_len: int) -> Session:
         """Return this session for other sizes; raises ``EngineError`` for impossible ones."""
         limit = min(max_model_len, self.model.model.geometry.max_model_len)
-        return replace(
-            self, options=replace(self.options, max_requests=concurrency, max_model_len=limit)
-        )
+        return replace(self, options=replace(self.options, max_requests=concurrency, max_model_len=limit))
 
     def probed(self) -> Session:
         """Return this session with its device probed."""
         return replace(self, capability=self.engine("none").verifier.capability)
 
-    def engine(self, mode: str, cost_table: CostTable | None = None) -> Engine:
+    def engine(self, mode: Mode, cost_table: CostTable | None = None) -> Engine:
         """Return a fresh engine in ``mode``; engines of one session differ in nothing else."""
         limits = self.options.limits
         verifier = assemble(
@@ -116,9 +114,7 @@ def open_session(choice: Choice, fetched: FetchProgress | None = None) -> Sessio
         dtype=choice.dtype or preset.dtype,
     )
     model = models[choice.model].load(
-        ModelOptions(
-            device=options.device, dtype=options.dtype, offline=choice.offline, progress=fetched
-        )
+        ModelOptions(device=options.device, dtype=options.dtype, offline=choice.offline, progress=fetched)
     )
     return Session(settings, plugins, model, drafters[choice.drafter], options)
 
@@ -137,7 +133,8 @@ def table_path(session: Session) -> Path:
 def stored_table(session: Session) -> tuple[CostTable | None, str]:
     """Return the stored table that fits this setup, or None, and what was found in words.
 
-    A table that the user named must fit: its errors are raised. One of our own that does not is measured anew.
+    A table that the user named must fit: its errors are raised. One of our own that does not is measured
+    anew.
 
     Raises:
         FingerprintMismatchError, CostTableError: the named table belongs to another setup or is unreadable.
@@ -154,9 +151,7 @@ def stored_table(session: Session) -> tuple[CostTable | None, str]:
         return None, f"the stored cost table is not usable: {error.problem}"
 
 
-def measure_table(
-    session: Session, progress: StepProgress | None = None, *, repeats: int = 5
-) -> CostTable:
+def measure_table(session: Session, progress: StepProgress | None = None, *, repeats: int = 5) -> CostTable:
     """Measure this setup's step times and store the table, except where the user named a file to read."""
     engine = session.engine("fixed")
     table = profile_engine(engine, grid_for(session.options, repeats=repeats), progress=progress)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from adaverify_contracts import LayoutError, Limits, LimitsError
 
+from adaverify_contracts import LayoutError, Limits, LimitsError
 from adaverify_verification.assignment import launch as _launch
 from adaverify_verification.assignment.host import assign_host
 from adaverify_verification.assignment.reference import assign_reference

@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
+
 from adaverify_contracts import LayoutError, Limits, LimitsError, Snapshot
 
 # Two entries would do for a lag of one step; four let a reader that is two steps behind still find the
@@ -120,7 +121,7 @@ class RingRelay(ABC):
         if best is None:
             return None
         entry = self._entries[best]
-        assert entry.slots is not None and entry.generations is not None
+        assert entry.slots is not None and entry.generations is not None  # noqa: S101 - our own state
         confidences = self._read(best, len(entry.slots))
         return Snapshot(entry.step, entry.slots.copy(), entry.generations.copy(), confidences)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from adaverify_contracts import LayoutError, Limits
 
+from adaverify_contracts import LayoutError, Limits
 from adaverify_verification.relay.base import DEFAULT_DEPTH, RingRelay
 
 

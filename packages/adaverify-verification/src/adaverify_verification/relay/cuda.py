@@ -6,8 +6,8 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from adaverify_contracts import CapabilityError, Limits
 
+from adaverify_contracts import CapabilityError, Limits
 from adaverify_verification.relay.base import DEFAULT_DEPTH, RingRelay
 
 

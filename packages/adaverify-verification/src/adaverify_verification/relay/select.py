@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import torch
-from adaverify_contracts import Limits
 
+from adaverify_contracts import Limits
 from adaverify_verification.relay.base import DEFAULT_DEPTH, Relay
 from adaverify_verification.relay.cpu import CpuRelay
 from adaverify_verification.relay.cuda import CudaRelay

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from adaverify_contracts import CalibrationError, Limits, StepOutcome
 
+from adaverify_contracts import CalibrationError, Limits, StepOutcome
 from adaverify_verification.calibration import START_INTERCEPT, label_counts, readiness
 from adaverify_verification.calibration_file import envelope, learnt_of
 from adaverify_verification.signals.buffers import SignalBuffers

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from adaverify_contracts import Seen, SignalDescriptor
-
 from adaverify_verification.signals.acceptance_history import AcceptanceHistorySignal
 from adaverify_verification.signals.calibrated import CalibratedSignal
 from adaverify_verification.signals.drafter import DrafterSignal

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from adaverify_contracts import Limits, StepOutcome
 
+from adaverify_contracts import Limits, StepOutcome
 from adaverify_verification.calibration import (
     LOGIT_LIMIT,
     SCORE_LIMIT,

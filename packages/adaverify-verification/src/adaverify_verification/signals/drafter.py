@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import torch
-from adaverify_contracts import CalibrationError, Limits, StepOutcome
 
+from adaverify_contracts import CalibrationError, Limits, StepOutcome
 from adaverify_verification.signals.buffers import SignalBuffers
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+
 from adaverify_contracts import StepOutcome
 
 UNKNOWN, GREEDY, SAMPLED = 0, 1, 2

@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from adaverify_runtime import doctor as build_report
-from adaverify_runtime import read_settings
 from rich.markup import escape
 
 from adaverify.console import CHECK_FAILED, cell, emit_json, out, reports_errors, table
+from adaverify_runtime import doctor as build_report
+from adaverify_runtime import read_settings
 
 
 @reports_errors
 def doctor(
-    device: Annotated[str | None, typer.Option(help="Torch device to examine, such as cpu or cuda:0.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="Torch device to examine, such as cpu or cuda:0.")
+    ] = None,
     assume: Annotated[
         str | None, typer.Option(help="Take the device for this architecture word instead of probing one.")
     ] = None,
@@ -39,23 +41,26 @@ def _render(report: dict[str, Any]) -> None:
     facts += [("processors", capability["processors"]), ("memory_bytes", capability["memory_bytes"])]
     facts += [("compute_capability", capability["compute_capability"]), ("assumed", capability["assumed"])]
     facts += [(f"version of {name}", version) for name, version in capability["versions"]]
-    out.print(table("Device", ("fact", "value"), [(name, cell(value)) for name, value in facts]))
-    out.print(
+    out().print(table("Device", ("fact", "value"), [(name, cell(value)) for name, value in facts]))
+    out().print(
         table(
             "Kernels",
             ("kernel", "version", "level", "reason"),
             [(k["name"], k["version"], k["level"].lower(), k["reason"]) for k in capability["kernels"]],
         )
     )
-    out.print(
+    out().print(
         table(
             "Plugins",
-            ("plugin", "distribution", "version", "outcome", "reason"),
-            [(p["name"], p["owner"], p["version"], p["outcome"], p["reason"]) for p in report["plugins"]],
+            ("plugin", "distribution", "outcome", "reason"),
+            [
+                (p["name"], f"{p['owner']} {p['version']}", p["outcome"], p["reason"])
+                for p in report["plugins"]
+            ],
         )
     )
-    out.print(table("Decode strategies", _CANDIDATE, [_candidate(item) for item in report["strategies"]]))
-    out.print(
+    out().print(table("Decode strategies", _CANDIDATE, [_candidate(item) for item in report["strategies"]]))
+    out().print(
         table(
             "Graph backends",
             ("backend", "distribution", "priority", "chosen", "reasons against"),
@@ -70,24 +75,22 @@ def _render(report: dict[str, Any]) -> None:
             (item["name"], item["owner"], ", ".join(f"{k} {v}" for k, v in item["facts"].items()))
             for item in report[kind]
         ]
-        out.print(table(kind.capitalize(), ("name", "distribution", "declares"), rows))
+        out().print(table(kind.capitalize(), ("name", "distribution", "declares"), rows))
     for title, style in (("notes", "cyan"), ("warnings", "yellow"), ("problems", "bold red")):
         for line in report[title]:
-            out.print(f"[{style}]{title[:-1]}[/]: {escape(line)}", highlight=False)
+            out().print(f"[{style}]{title[:-1]}[/]: {escape(line)}", highlight=False)
     if not report["problems"]:
-        out.print(f"A verifier can be assembled here in mode {report['mode']}.", highlight=False)
+        out().print(f"A verifier can be assembled here in mode {report['mode']}.", highlight=False)
 
 
-_CANDIDATE = ("strategy", "distribution", "role", "priority", "graphs", "evidence", "chosen", "reasons against")
+_CANDIDATE = ("strategy", "role", "graphs", "evidence", "chosen", "reasons against")
 
 
 def _candidate(item: dict[str, Any]) -> tuple[object, ...]:
     return (
-        item["name"],
-        item["owner"],
+        f"{item['name']}\n{item['owner']} {item['version']}\npriority {item['priority']}",
         item["role"],
-        item["priority"],
-        item["graph_support"],
+        item["graph_support"].lower(),
         item["evidence"],
         item["chosen"],
         _reasons(item["reasons"]),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from adaverify_runtime import doctor as build_report
-from adaverify_runtime import read_settings
 
 from adaverify.console import emit_json, out, reports_errors, table
+from adaverify_runtime import doctor as build_report
+from adaverify_runtime import read_settings
 
 _SINGULAR = {
     "strategies": "strategy",
@@ -34,7 +34,7 @@ def plugins(
     if json:
         emit_json(rows)
         return
-    out.print(
+    out().print(
         table(
             "Plugins",
             ("plugin", "distribution", "version", "outcome", "reason", "registered"),

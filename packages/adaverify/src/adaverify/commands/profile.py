@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from adaverify_replay import plot_cost_curve
 
 from adaverify.console import emit_json, out, progress, reports_errors, table
 from adaverify.session import DRAFTER, MODEL, Choice, measure_table, open_session, table_path
+from adaverify_replay import plot_cost_curve
 
 
 @reports_errors
@@ -60,12 +60,12 @@ def profile(
 
 def _render(result: dict[str, Any]) -> None:
     rows = [(p["requests"], p["context"], p["tokens"], 1e3 * p["seconds"]) for p in result["points"]]
-    out.print(table("Step times", ("requests", "context", "query tokens", "ms"), rows))
-    out.print(
+    out().print(table("Step times", ("requests", "context", "query tokens", "ms"), rows))
+    out().print(
         table("Drafting", ("requests", "ms"), [(d["requests"], 1e3 * d["seconds"]) for d in result["draft"]])
     )
     for outlier in result["outliers"]:
-        out.print(f"outlier: {outlier}", markup=False, highlight=False)
+        out().print(f"outlier: {outlier}", markup=False, highlight=False)
     if result["table"] is not None:
-        out.print(f"Table: {result['table']}", markup=False, highlight=False)
-    out.print(f"Curve: {result['plot']}", markup=False, highlight=False)
+        out().print(f"Table: {result['table']}", markup=False, highlight=False)
+    out().print(f"Curve: {result['plot']}", markup=False, highlight=False)

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from adaverify_replay import plot_trace, read_trace, summarise
 
 from adaverify.console import emit_json, out, reports_errors, table
+from adaverify_replay import plot_trace, read_trace, summarise
 
 
 @reports_errors
@@ -27,9 +27,9 @@ def report(
         emit_json(summary)
         return
     rows = [(name, value) for name, value in summary.items() if not isinstance(value, dict)]
-    out.print(table(f"Trace {trace}", ("figure", "value"), rows))
+    out().print(table(f"Trace {trace}", ("figure", "value"), rows))
     for name, value in summary.items():
         if isinstance(value, dict):
-            out.print(table(name.replace("_", " "), ("name", "value"), list(value.items())))
+            out().print(table(name.replace("_", " "), ("name", "value"), list(value.items())))
     if plot is not None:
-        out.print(f"Plot: {plot}", markup=False, highlight=False)
+        out().print(f"Plot: {plot}", markup=False, highlight=False)

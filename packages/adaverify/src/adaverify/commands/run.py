@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from adaverify_contracts import AdaverifyError
-from adaverify_engine import Engine, Sampling
-from adaverify_engine.compare import Comparison, compare
-from adaverify_replay import TraceHeader, TraceWriter
-from adaverify_verification import CostTable
 
 from adaverify.console import CHECK_FAILED, emit_json, err, out, progress, reports_errors, table
 from adaverify.prompts import file_prompts, human_eval_prompts
@@ -26,8 +21,14 @@ from adaverify.session import (
     open_session,
     stored_table,
 )
+from adaverify_contracts import AdaverifyError
+from adaverify_engine import Engine, Sampling
+from adaverify_engine.compare import Comparison, compare
+from adaverify_replay import TraceHeader, TraceWriter
+from adaverify_runtime import Mode
+from adaverify_verification import CostTable
 
-MODES = ("none", "fixed", "adaptive")
+MODES: tuple[Mode, ...] = ("none", "fixed", "adaptive")
 
 
 @reports_errors
@@ -95,7 +96,7 @@ def run(
         raise typer.Exit(CHECK_FAILED)
 
 
-def _modes(named: list[str] | None) -> tuple[str, ...]:
+def _modes(named: list[str] | None) -> tuple[Mode, ...]:
     unknown = [name for name in named or () if name not in MODES]
     if unknown:
         raise AdaverifyError(
@@ -112,13 +113,13 @@ def _encode(session: Session, text: str, chat: bool) -> list[int]:
     return tokenizer.chat([{"role": "user", "content": text}]) if chat else tokenizer.encode(text)
 
 
-def _table(session: Session, modes: tuple[str, ...], display: Any) -> tuple[CostTable | None, str]:
+def _table(session: Session, modes: tuple[Mode, ...], display: Any) -> tuple[CostTable | None, str]:
     if "adaptive" not in modes or session.options.draft_tokens == 0:
         return None, "no cost table: nothing to plan"
     cost_table, origin = stored_table(session)
     if cost_table is not None:
         return cost_table, origin
-    err.print(f"{origin}: measuring step times", highlight=False, markup=False)
+    err().print(f"{origin}: measuring step times", highlight=False, markup=False)
     task = display.add_task("measuring step times", total=None, note="")
     cost_table = measure_table(
         session, lambda done, total: display.update(task, completed=done, total=total), repeats=3
@@ -147,7 +148,7 @@ def _tracing(path: Path | None, engine: Engine | None, session: Session) -> Iter
 def _report(
     session: Session,
     result: Comparison,
-    engines: dict[str, Engine],
+    engines: Mapping[Mode, Engine],
     origin: str,
     texts: list[str],
     sizes: dict[str, Any],
@@ -195,42 +196,49 @@ def _report(
     }
 
 
+# Short enough for 80 columns; the reference of the command line spells them out.
 _COLUMNS = (
     "mode",
     "tokens/s",
     "spread",
     "steps",
-    "accepted length",
-    "drafts verified",
+    "length",
+    "verified",
     "wasted",
-    "mean budget",
-    "to best other",
+    "budget",
+    "ratio",
+)
+
+_LEGEND = (
+    "length: accepted length, bonus token included. verified, wasted: draft tokens. "
+    "budget: draft tokens verified a step, mean. ratio: to the best other mode."
 )
 
 
 def _render(report: dict[str, Any], show: int, trace: Path | None) -> None:
     setup = report["setup"]
     for item in report["completions"][:show]:
-        out.rule("prompt", align="left", style="dim")
-        out.print(item["prompt"], style="dim", markup=False, highlight=False)
-        out.print(item["text"], markup=False, highlight=False)
-    out.rule(style="dim")
+        out().rule("prompt", align="left", style="dim")
+        out().print(item["prompt"], style="dim", markup=False, highlight=False)
+        out().print(item["text"], markup=False, highlight=False)
+    out().rule(style="dim")
     title = (
         f"{setup['model']}, {setup['dtype']}, {setup['prompts']} prompts, "
         f"{setup['concurrency']} at once, {setup['tokens']} new tokens, K = {setup['draft_tokens']}, "
         f"drafter {setup['drafter']}"
     )
-    out.print(table(title, _COLUMNS, [_row(name, one) for name, one in report["modes"].items()]))
+    out().print(table(title, _COLUMNS, [_row(name, one) for name, one in report["modes"].items()]))
     tokens = report["tokens"]
-    out.print(_verdict(tokens, setup["dtype"]), highlight=False)
-    out.print(f"Strategies: {', '.join(setup['strategies'])}. Cost: {setup['cost']}.", highlight=False)
+    out().print(_LEGEND, style="dim", highlight=False)
+    out().print(_verdict(tokens, setup["dtype"]), highlight=False)
+    out().print(f"Strategies: {', '.join(setup['strategies'])}. Cost: {setup['cost']}.", highlight=False)
     for name, one in report["modes"].items():
         for counter, number in one["counters"].items():
-            out.print(f"counted in {name}: {counter} x {number}", markup=False, highlight=False)
+            out().print(f"counted in {name}: {counter} x {number}", markup=False, highlight=False)
     for observer in report["disabled_observers"]:
-        out.print(f"observer disabled: {observer}", markup=False, highlight=False)
+        out().print(f"observer disabled: {observer}", markup=False, highlight=False)
     if trace is not None:
-        out.print(f"Trace of the adaptive steps: {trace}", markup=False, highlight=False)
+        out().print(f"Trace of the adaptive steps: {trace}", markup=False, highlight=False)
 
 
 def _row(name: str, one: dict[str, Any]) -> tuple[object, ...]:
@@ -238,7 +246,7 @@ def _row(name: str, one: dict[str, Any]) -> tuple[object, ...]:
     return (
         name,
         one["tokens_per_second"],
-        f"{one['lowest']:.1f} .. {one['highest']:.1f}",
+        f"{one['lowest']:.1f}-{one['highest']:.1f}",
         stats["steps"],
         stats["accepted_length"],
         stats["verified"],
@@ -262,7 +270,7 @@ def _verdict(tokens: dict[str, Any], dtype: str) -> str:
         )
     if dtype != "float32":
         return (
-            f"Tokens: {different} of {compared} prompts differ between modes. In {dtype} logits move with the "
-            "batch shape, whatever is verified; run with --dtype float32 to see identity."
+            f"Tokens: {different} of {compared} prompts differ between modes. In {dtype} logits move with "
+            "the batch shape, whatever is verified; run with --dtype float32 to see identity."
         )
     return f"Tokens: {different - near} prompts differ for another reason than a near-tie. This is a fault."
