@@ -25,10 +25,9 @@ class Engine:
     """Continuous batching over paged KV with adaptive verification.
 
     A step: propose drafts, publish their scores, plan the budget, assign it, run the model once over decode
-    tokens
-    and prefill chunks, accept, emit, tell drafter and verifier. The modes ``none``, ``fixed`` and
-    ``adaptive``
-    are the verifier's; here they differ in nothing but the plan, and in ``none`` the drafter is not asked.
+    tokens and prefill chunks, accept, emit, tell drafter and verifier. The modes ``none``, ``fixed`` and
+    ``adaptive`` are the verifier's; here they differ in nothing but the plan, and in ``none`` the drafter is
+    not asked.
 
     Not thread-safe; one engine, one thread.
 

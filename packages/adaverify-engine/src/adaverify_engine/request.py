@@ -66,8 +66,7 @@ class Request:
     """Mutable state of one request; the engine and its scheduler are the only writers.
 
     ``computed`` is the number of tokens whose KV is valid. A request is prefill while ``computed`` is below
-    the
-    prompt length and decode afterwards; its query length says nothing about that.
+    the prompt length and decode afterwards; its query length says nothing about that.
     """
 
     id: int
