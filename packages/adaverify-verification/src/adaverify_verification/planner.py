@@ -47,6 +47,9 @@ class Prospects:
                 allowed="a step priced from a cost table",
                 remedy="ask CostModel.priced first",
             )
+        # A policy that writes into what it is shown would change the plan behind the planner's back.
+        for shown in (self.budgets, self.tokens, self.seconds):
+            shown.setflags(write=False)
         return BudgetCandidates(self.budgets, self.tokens, self.seconds, rate)
 
 
@@ -92,6 +95,15 @@ def _seconds(
     if cost.rejected_seconds:
         seconds = seconds + cost.rejected_seconds * (budgets - (tokens - state.emitting))
     return seconds
+
+
+def why_idle(state: StepState) -> str:
+    """Return why a step of budget 0 has nothing to verify."""
+    if not state.requests:
+        return "no decode requests"
+    if not state.scheduled.any():
+        return "no drafts were scheduled"
+    return f"a logits chunk of {state.chunk_limit} rows has no room beyond {state.requests} requests"
 
 
 def uniform_query_len(state: StepState, budget: int) -> int | None:
