@@ -91,13 +91,13 @@ def readiness(signal: Signal) -> tuple[bool, str]:
     return bool(answer[0]), str(answer[1])
 
 
-def learn(signal: Signal, outcome: StepOutcome) -> PluginFault | None:
-    """Let the signal learn; return its fault, None when it took the outcome."""
+def learn(signal: Signal, outcome: StepOutcome) -> list[str]:
+    """Let the signal learn; return the names of its faults, none when it took the outcome."""
     try:
         signal.learn(outcome)
     except Exception as error:  # noqa: BLE001 - as in choose
-        return raised("signal", error)
-    return None
+        return [raised("signal", error).name]
+    return []
 
 
 def forget(signal: Signal, slot: int) -> None:

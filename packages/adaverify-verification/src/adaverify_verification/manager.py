@@ -32,7 +32,16 @@ from adaverify_verification.ledger import Entry, Ledger
 from adaverify_verification.live import LiveConfidences, lookup
 from adaverify_verification.lossless import effective_seen, require_lossless, verdict
 from adaverify_verification.options import ManagerOptions
-from adaverify_verification.planner import NO_TIERS, Prospects, context_of, survey, why_idle, write_plan
+from adaverify_verification.planner import (
+    NO_TIERS,
+    Prospects,
+    check_fits,
+    context_of,
+    only,
+    survey,
+    why_idle,
+    write_plan,
+)
 from adaverify_verification.policies import AchievedRate
 from adaverify_verification.quantise import SCORE_MAX, scores
 from adaverify_verification.records import write_record
@@ -168,7 +177,7 @@ class VerificationManager:
         Raises:
             PlanError: the state does not fit the limits.
         """
-        self._check(state)
+        check_fits(state, self.limits)
         entry = Entry(state, creditable=state.other_tokens == 0 or self.options.mixed_tiers)
         self._ledger.open(state.step, entry)
         if self.options.mode == "none":
@@ -185,8 +194,7 @@ class VerificationManager:
             except containment.PluginFault as fault:
                 choice = self._faulted(entry, fault, len(prospects.budgets) - 1)
         else:
-            everything = np.array([state.max_budget], dtype=np.int64)
-            prospects = survey(state, quantised, self.cost, tiers, budgets=everything)
+            prospects = survey(state, quantised, self.cost, tiers, budgets=only(state.max_budget))
         entry.probe = choice.probe
         entry.foreseen &= choice.kind is not PlanState.WARMING
         return write_plan(state, prospects, choice.index, kind=choice.kind, reason=choice.reason, lag=lag)
@@ -229,9 +237,7 @@ class VerificationManager:
     def _bare(self, state: StepState, reason: str) -> Plan:
         """Return the plan that verifies nothing."""
         nothing = np.zeros((state.requests, self.limits.draft_tokens), dtype=np.int32)
-        prospects = survey(
-            state, nothing, self.cost, self._tiers_for(state), budgets=np.zeros(1, dtype=np.int64)
-        )
+        prospects = survey(state, nothing, self.cost, self._tiers_for(state), budgets=only(0))
         return write_plan(state, prospects, 0, kind=PlanState.IDLE, reason=reason, lag=None)
 
     def _tiers_for(self, state: StepState) -> np.ndarray:
@@ -294,22 +300,18 @@ class VerificationManager:
         entry = self._ledger.close(outcome.step)
         notes = [] if entry is None else entry.notes
         verified = int(outcome.admitted.sum())
-        for name, wrong in (
+        checks = (
             ("outcome-of-another-step", entry is None or outcome.step != plan.step),
             ("verified-not-planned", verified != plan.budget),
             ("drafted-not-scheduled", int(outcome.drafted.sum()) != plan.scheduled),
             ("invalid-scores", not np.isfinite(outcome.scores).all()),
-        ):
-            if wrong:
-                self._counts[name] += 1
-                notes.append(name)
+        )
+        named = [name for name, wrong in checks if wrong] + containment.learn(self.signal, outcome)
+        self._counts.update(named)
+        notes.extend(named)
         if entry is not None and outcome.step == plan.step and verified == plan.budget:
             self._credit(entry, outcome, plan)
         self._rate.add(outcome.emitted, outcome.seconds)
-        fault = containment.learn(self.signal, outcome)
-        if fault is not None:
-            self._counts[fault.name] += 1
-            notes.append(fault.name)
         return write_record(outcome, plan, strategy, notes=tuple(notes))
 
     def _credit(self, entry: Entry, outcome: StepOutcome, plan: Plan) -> None:
@@ -362,7 +364,7 @@ class VerificationManager:
         Raises:
             PlanError: the integers are no plan or belong to another step or batch.
         """
-        self._check(state)
+        check_fits(state, self.limits)
         plan = apply_plan(state, integers)
         self._ledger.open(state.step, Entry(state, creditable=state.other_tokens == 0))
         return plan
@@ -375,10 +377,17 @@ class VerificationManager:
         self._note(entry, "ranks-disagree")
         self._ledger.open(state.step, entry)
         optimistic = np.full((state.requests, self.limits.draft_tokens), SCORE_MAX, dtype=np.int32)
-        everything = np.array([state.max_budget], dtype=np.int64)
-        prospects = survey(state, optimistic, self.cost, self._tiers_for(state), budgets=everything)
+        tiers = self._tiers_for(state)
+        prospects = survey(state, optimistic, self.cost, tiers, budgets=only(state.max_budget))
         reason = "ranks planned differently: everything is verified"
         return write_plan(state, prospects, 0, kind=PlanState.FULL, reason=reason, lag=None)
+
+    def note(self, step: int, name: str) -> None:
+        """Count a fallback of the caller's own by name, a drafter's for instance, and record it."""
+        entry = self._ledger.get(step)
+        self._counts[name] += 1
+        if entry is not None:
+            entry.notes.append(name)
 
     def close(self) -> None:
         """Release the relay."""
@@ -387,14 +396,3 @@ class VerificationManager:
     def _note(self, entry: Entry, name: str) -> None:
         self._counts[name] += 1
         entry.notes.append(name)
-
-    def _check(self, state: StepState) -> None:
-        limits = self.limits
-        most = int(state.scheduled.max()) if state.requests else 0
-        if state.requests > limits.max_requests or most > limits.draft_tokens:
-            raise PlanError(
-                "the step does not fit the limits",
-                arrived={"requests": state.requests, "most scheduled drafts": most},
-                allowed=f"at most {limits.max_requests} requests with {limits.draft_tokens} drafts each",
-                remedy="build Limits for the largest batch and the K in force",
-            )

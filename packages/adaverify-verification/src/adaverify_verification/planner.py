@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from adaverify_contracts import BudgetCandidates, Plan, PlanError, PlanState, StepState
+from adaverify_contracts import BudgetCandidates, Limits, Plan, PlanError, PlanState, StepState
 from adaverify_verification.candidates import (
     candidate_budgets,
     executed_tokens,
@@ -58,6 +58,11 @@ def context_of(state: StepState) -> float:
     return state.kv_tokens / state.requests if state.requests else 0.0
 
 
+def only(budget: int) -> np.ndarray:
+    """Return the one budget to survey, int64 [1]."""
+    return np.array([budget], dtype=np.int64)
+
+
 def survey(
     state: StepState,
     scores: np.ndarray,
@@ -95,6 +100,22 @@ def _seconds(
     if cost.rejected_seconds:
         seconds = seconds + cost.rejected_seconds * (budgets - (tokens - state.emitting))
     return seconds
+
+
+def check_fits(state: StepState, limits: Limits) -> None:
+    """Require that a step fits the largest shapes.
+
+    Raises:
+        PlanError: more requests or drafts than the limits hold; both are named.
+    """
+    most = int(state.scheduled.max()) if state.requests else 0
+    if state.requests > limits.max_requests or most > limits.draft_tokens:
+        raise PlanError(
+            "the step does not fit the limits",
+            arrived={"requests": state.requests, "most scheduled drafts": most},
+            allowed=f"at most {limits.max_requests} requests with {limits.draft_tokens} drafts each",
+            remedy="build Limits for the largest batch and the K in force",
+        )
 
 
 def why_idle(state: StepState) -> str:
