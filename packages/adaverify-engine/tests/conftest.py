@@ -131,7 +131,9 @@ def make_engine():
     """Return a factory of engines over the real verifier and plugins; closes what it made."""
     made = []
 
-    def make(mode="adaptive", *, model=None, drafter=None, table=None, settings=None, **changes) -> Engine:
+    def make(
+        mode="adaptive", *, model=None, drafter=None, table=None, settings=None, tokenizer=None, **changes
+    ) -> Engine:
         options = make_options(**changes)
         points = [EntryPoint(name, f"adaverify_{name}.hooks", "adaverify") for name in BUILT_INS]
         plugins = load_plugins(PluginSettings(), entry_points=points)
@@ -146,7 +148,9 @@ def make_engine():
         )
         made.append(verifier)
         drafter = NgramDrafter(options.limits, torch.device("cpu")) if drafter is None else drafter
-        return Engine(LoadedModel(model or TinyDecoder(), TinyTokenizer()), verifier, drafter, options)
+        return Engine(
+            LoadedModel(model or TinyDecoder(), tokenizer or TinyTokenizer()), verifier, drafter, options
+        )
 
     yield make
     for verifier in made:

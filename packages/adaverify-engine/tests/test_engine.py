@@ -163,19 +163,6 @@ def test_drafts_not_emitted_leave_no_trace(make_engine, tiny):
         torch.testing.assert_close(torch.tensor(done.gaps), two[:, 0] - two[:, 1], rtol=0, atol=1e-4)
 
 
-def test_a_drafter_that_ignores_room_is_an_error(make_engine):
-    """More drafts than there was room for would be emitted past the end."""
-
-    class Greedy(Trace):
-        def propose(self, slots, room):
-            return super().propose(slots, room * 0 + self.width)
-
-    engine = make_engine("fixed", drafter=Greedy(5), max_requests=1)
-    engine.add([1, 2], Sampling(max_tokens=3))
-    with pytest.raises(EngineError, match="more tokens than there was room"):
-        engine.run()
-
-
 class Knowing(Trace):
     """A drafter that knows what comes, so that every draft is accepted."""
 

@@ -17,6 +17,7 @@ class FinishReason(StrEnum):
     STOP_TOKEN = "stop token"
     STOP_TEXT = "stop text"
     LENGTH = "length"
+    FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class Completion:
         gaps: per token, best minus second-best logit where the token was chosen greedily, else NaN.
         logprobs: per token, when asked for, else empty.
         steps: decode steps the request took part in.
+        error: what failed where the reason is ``FAILED``, else empty.
     """
 
     request: int
@@ -59,6 +61,7 @@ class Completion:
     gaps: tuple[float, ...]
     logprobs: tuple[float, ...]
     steps: int
+    error: str = ""
 
 
 @dataclass(slots=True)
@@ -84,6 +87,7 @@ class Request:
     gaps: list[float] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     finished: FinishReason | None = None
+    error: str = ""
 
     @property
     def prefilling(self) -> bool:
@@ -116,4 +120,5 @@ class Request:
             gaps=tuple(self.gaps),
             logprobs=tuple(self.logprobs),
             steps=self.steps,
+            error=self.error,
         )
