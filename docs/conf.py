@@ -28,7 +28,13 @@ myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "fieldlist"]
 myst_heading_anchors = 3
 
 # The public surface is what a package exports, in the order of its sorted export list.
-autodoc_default_options = {"members": True, "imported-members": True, "show-inheritance": True}
+# ``model_config`` is pydantic's and would fill a screen for each settings class.
+autodoc_default_options = {
+    "members": True,
+    "imported-members": True,
+    "show-inheritance": True,
+    "exclude-members": "model_config",
+}
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
