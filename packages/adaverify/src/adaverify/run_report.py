@@ -108,9 +108,10 @@ def render_report(report: dict[str, Any], show: int, trace: Path | None) -> None
         say(item["text"])
     out().rule(style="dim")
     say(
-        f"{setup['model']}, {setup['dtype']}, {setup['prompts']} prompts, {setup['concurrency']} at once, "
-        f"{setup['tokens']} new tokens, K = {setup['draft_tokens']}, drafter {setup['drafter']}, "
-        f"{setup['rounds']} rounds"
+        f"{setup['model']}, {setup['dtype']}, {_count(setup['prompts'], 'prompt')}, "
+        f"{setup['concurrency']} at once, {_count(setup['tokens'], 'new token')}, K = {setup['draft_tokens']}, "
+        f"drafter {setup['drafter']}, "
+        f"{_count(setup['rounds'], 'round')}"
     )
     out().print()
     out().print(table("Modes", _COLUMNS, [_row(name, one) for name, one in modes.items()]))
@@ -148,12 +149,16 @@ def _row(name: str, one: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _shares(modes: dict[str, Any]) -> list[tuple[object, ...]]:
-    rows = []
+    rows: list[tuple[object, ...]] = []
     for name, one in modes.items():
         shares = one["time_shares"]
         rest = 1.0 - shares["forward"]
         rows.append((name, *(f"{100 * shares[phase]:.1f} %" for phase in PHASES), f"{100 * rest:.1f} %"))
     return rows
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def verdict(tokens: dict[str, Any], dtype: str, modes: int) -> str:
@@ -164,11 +169,11 @@ def verdict(tokens: dict[str, Any], dtype: str, modes: int) -> str:
     if not compared:
         return "Tokens: sampled requests are not compared."
     if not tokens["divergences"]:
-        return f"Tokens: identical in all modes, {compared} prompts compared, no near-tie."
+        return f"Tokens: identical in all modes, {_count(compared, 'prompt')} compared, no near-tie."
     if tokens["identical"]:
         return (
-            f"Tokens: identical in all modes, {compared} prompts compared, but for {near} near-tie"
-            f"{'' if near == 1 else 's'} (two best logits within {tokens['threshold']:g})."
+            f"Tokens: identical in all modes, {_count(compared, 'prompt')} compared, but for "
+            f"{_count(near, 'near-tie')} (two best logits within {tokens['threshold']:g})."
         )
     failures = [one for one in tokens["divergences"] if not one["near_tie"]]
     prompts = len({one["prompt"] for one in failures})

@@ -100,7 +100,8 @@ def run_modes(
 
     try:
         with blaming_plugins(session.plugins):
-            result = compare(engines, prompts, sampling, rounds=rounds, warmup=WARMUP, progress=finished)
+            by_name: dict[str, Engine] = dict(engines.items())
+            result = compare(by_name, prompts, sampling, rounds=rounds, warmup=WARMUP, progress=finished)
     finally:
         for verifier in verifiers:
             verifier.close()
