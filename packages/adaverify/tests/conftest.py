@@ -28,19 +28,32 @@ class TinyPlugin:
         return (ModelDescriptor(self.name, "two layers", self.load),)
 
 
+@pytest.fixture(scope="session")
+def warm_cache(tmp_path_factory):
+    """A cache that all tests share, so that step times of the tiny model are measured once."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture(autouse=True)
-def surroundings(monkeypatch, tmp_path):
-    """80 columns, no colours, a cache and a folder of this test's own, and no other variable of ours."""
+def surroundings(monkeypatch, tmp_path, warm_cache):
+    """80 columns, no colours, the shared cache, a folder of its own, and no other variable of ours."""
     for name in list(os.environ):
         if name.upper().startswith("ADAVERIFY_"):
             monkeypatch.delenv(name)
-    monkeypatch.setenv("ADAVERIFY_PATHS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("ADAVERIFY_PATHS_CACHE", str(warm_cache))
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERMINAL_WIDTH", "80")
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.chdir(tmp_path)
     console.out.cache_clear()
     console.err.cache_clear()
+
+
+@pytest.fixture
+def cold_cache(surroundings, monkeypatch, tmp_path):
+    """The cache of a new user."""
+    monkeypatch.setenv("ADAVERIFY_PATHS_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ def test_the_curve_is_a_png_and_the_table_is_stored(tiny, invoke, tmp_path):
     assert sum(len(curve.tokens) for curve in table.curves) == len(value["points"])
 
 
-def test_a_run_of_the_same_sizes_takes_the_table(tiny, invoke, prompts):
+def test_a_run_of_the_same_sizes_takes_the_table(cold_cache, tiny, invoke, prompts):
     """Sizes are rounded, so that a table serves all runs of like length."""
     assert invoke("profile", *SMALL, "--context", 128).exit_code == 0
     sizes = ("--concurrency", 2, "--tokens", 8, "--draft-tokens", 2, "--dtype", "float32", "--rounds", 1)

@@ -25,7 +25,7 @@ def shape_dependent(options):
     return LoadedModel(ShapeDependent(options=options), TinyTokenizer())
 
 
-def test_the_table_fits_80_columns_and_says_everything(tiny, run_tiny):
+def test_the_table_fits_80_columns_and_says_everything(cold_cache, tiny, run_tiny):
     """One line a mode, no word broken, then identity, strategies, origin of the prices and overhead."""
     result = run_tiny()
     assert result.exit_code == 0, result.stderr
@@ -126,10 +126,10 @@ def test_a_second_run_appends_and_says_so_and_other_sizes_are_refused(tiny, run_
     assert "settings.run.rounds = 1 in the file, 2 here" in other.stderr
 
 
-def test_the_stored_cost_table_serves_the_next_run(tiny, run_tiny, tmp_path):
+def test_the_stored_cost_table_serves_the_next_run(cold_cache, tiny, run_tiny):
     """Step times are measured once for a setup."""
     run_tiny()
-    (table,) = (tmp_path / "cache" / "cost-tables").iterdir()
+    (table,) = (cold_cache / "cost-tables").iterdir()
     second = run_tiny()
     assert "measuring" not in second.stderr
     assert f"Cost: cost table {table}." in second.stdout

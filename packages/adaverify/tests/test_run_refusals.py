@@ -256,10 +256,10 @@ def test_ctrl_c_while_loading_is_the_same_code(tiny, invoke):
     refused(invoke("run"), "interrupted", code=130)
 
 
-def test_a_named_cost_table_of_another_setup_is_refused(tiny, run_tiny, tmp_path, monkeypatch):
+def test_a_named_cost_table_of_another_setup_is_refused(cold_cache, tiny, run_tiny, tmp_path, monkeypatch):
     """The user's own table must fit; the difference is named."""
     run_tiny()
-    (table,) = (tmp_path / "cache" / "cost-tables").iterdir()
+    (table,) = (cold_cache / "cost-tables").iterdir()
     monkeypatch.setenv("ADAVERIFY_PATHS_COST_TABLE", str(table))
     assert f"cost table {table}" in json.loads(run_tiny("--json").stdout)["setup"]["cost"]
     refused(run_tiny("--draft-tokens", 2), "FingerprintMismatchError", "draft_tokens: table '3', here '2'")

@@ -109,9 +109,8 @@ def render_report(report: dict[str, Any], show: int, trace: Path | None) -> None
     out().rule(style="dim")
     say(
         f"{setup['model']}, {setup['dtype']}, {_count(setup['prompts'], 'prompt')}, "
-        f"{setup['concurrency']} at once, {_count(setup['tokens'], 'new token')}, K = {setup['draft_tokens']}, "
-        f"drafter {setup['drafter']}, "
-        f"{_count(setup['rounds'], 'round')}"
+        f"{setup['concurrency']} at once, {_count(setup['tokens'], 'new token')}, "
+        f"K = {setup['draft_tokens']}, drafter {setup['drafter']}, {_count(setup['rounds'], 'round')}"
     )
     out().print()
     out().print(table("Modes", _COLUMNS, [_row(name, one) for name, one in modes.items()]))
