@@ -42,7 +42,7 @@ suppress_warnings = ["ref.python"]
 
 
 def write_reference(_app: Sphinx) -> None:
-    """Write one page for each distribution into docs/reference, which git ignores."""
+    """Write one page for each distribution into docs/reference; git ignores these pages and no others there."""
     folder = HERE / "reference"
     folder.mkdir(exist_ok=True)
     pages = {f"{d.name}.rst": reference_page(d) for d in DISTRIBUTIONS}

@@ -163,31 +163,36 @@ def test_drafts_not_emitted_leave_no_trace(make_engine, tiny):
         torch.testing.assert_close(torch.tensor(done.gaps), two[:, 0] - two[:, 1], rtol=0, atol=1e-4)
 
 
-def test_a_drafter_that_ignores_room_is_an_error(make_engine):
-    """More drafts than there was room for would be emitted past the end."""
+class Knowing(Trace):
+    """A drafter that knows what comes, so that every draft is accepted."""
 
-    class Greedy(Trace):
-        def propose(self, slots, room):
-            return super().propose(slots, room * 0 + self.width)
+    def __init__(self, width: int, text: list[int]) -> None:
+        super().__init__(width)
+        self.text = text
 
-    engine = make_engine("fixed", drafter=Greedy(5), max_requests=1)
-    engine.add([1, 2], Sampling(max_tokens=3))
-    with pytest.raises(EngineError, match="more tokens than there was room"):
-        engine.run()
+    def propose(self, slots, room):
+        batch = super().propose(slots, room)
+        for row, slot in enumerate(slots):
+            at = len(self.told[slot])
+            batch.tokens[row, : room[row]] = torch.tensor(self.text[at : at + room[row]])
+        return batch
 
 
 def test_stop_token_ends_inside_accepted_drafts(make_engine, tiny):
     """Tokens decided after a stop token are cut, whichever mode found them."""
-    prompt = [1, 2, 3]
-    expected = tiny.greedy(tiny.Decoder(), prompt, 60)
-    stop = expected[-1]
-    end = expected.index(stop) + 1
-    for mode in ("none", "fixed", "adaptive"):
-        engine = make_engine(mode, max_requests=1)
-        request = engine.add(prompt, Sampling(max_tokens=60, stop_tokens=(stop,)))
+    prompt, model = [1, 2, 3], tiny.Decoder()
+    expected = tiny.greedy(model, prompt, 20)
+    # The first token comes from the prefill and 6 from the first decode step: the stop token is among them.
+    end = next(at for at in range(2, 5) if expected[at] not in expected[:at]) + 1
+    for mode in ("none", "fixed"):
+        drafter = Knowing(5, prompt + expected)
+        engine = make_engine(mode, model=model, drafter=drafter, max_requests=1)
+        request = engine.add(prompt, Sampling(max_tokens=20, stop_tokens=(expected[end - 1],)))
         done = engine.run()[request]
         assert list(done.tokens) == expected[:end]
+        assert len(done.gaps) == end
         assert done.reason is FinishReason.STOP_TOKEN
+        assert engine.stats.discarded == (7 - end if mode == "fixed" else 0)
 
 
 def test_model_stop_tokens_hold_unless_ignored(make_engine, tiny):

@@ -27,7 +27,7 @@ def test_the_three_modes_and_the_oracle_emit_the_same_tokens(make_engine, tiny, 
         if mode != "none":
             assert engine.stats.accepted > 20, "the tiny model must repeat itself, or nothing is tested"
         if mode == "adaptive" and concurrency > 1:
-            assert engine.stats.verified < engine.stats.drafted, "nothing was trimmed, or nothing is tested"
+            assert 0 < engine.stats.verified < engine.stats.drafted, "nothing was trimmed"
     for number, prompt in enumerate(prompts):
         expected = tiny.greedy(model, prompt, 40)
         plain = results["none"][number]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from adaverify_contracts import CostTableError, Limits
-from adaverify_verification import CostModel, Fingerprint, ProfileGrid, profile_cost
+from adaverify_verification import CostModel, CostTable, Fingerprint, ProfileGrid, profile_cost
 
 HERE = Fingerprint.from_mapping({"device": "cpu"})
 
@@ -90,3 +90,50 @@ def test_a_single_request_without_drafts_is_an_ordinary_grid():
     """R = 1, K = 0."""
     grid = ProfileGrid.covering(Limits(max_requests=1, draft_tokens=0, max_model_len=64, page_size=16))
     assert {shape[:2] for shape in grid.shapes()} == {(1, 1)}
+
+
+@pytest.mark.parametrize("disturbed", [1, 2, 3])
+def test_rounds_that_were_disturbed_do_not_price_the_table(disturbed):
+    """Up to 3 of 5 rounds took 9 times as long; a plain median is wrong at 3 (vllm #52057)."""
+    grid = ProfileGrid((4,), (128,), (4, 8, 16, 32), draft_tokens=7, warmup=0, repeats=5)
+    runs = 0
+
+    def measure(tokens, requests, context):
+        nonlocal runs
+        turn, runs = runs // len(grid.shapes()), runs + 1
+        return true_seconds(tokens, requests, context) * (9.0 if turn < disturbed else 1.0)
+
+    table = profile_cost(measure, grid, HERE)
+    for tokens, requests, context, seconds in table.points:
+        assert seconds == pytest.approx(true_seconds(tokens, requests, context), rel=1e-9)
+    assert len(table.outliers) == len(grid.shapes())
+    assert f"4 tokens, 4 requests, context 128: {disturbed} of 5 rounds disturbed" in table.outliers[0]
+
+
+def test_a_quiet_profile_names_nothing_and_one_lucky_round_is_no_price():
+    """2 % of noise is no disturbance; a round 30 % too fast moves the price by the noise only."""
+    grid = ProfileGrid((4,), (128,), (4, 8, 16, 32), draft_tokens=7, warmup=0, repeats=5)
+    noise = np.random.default_rng(0)
+    runs = 0
+
+    def measure(tokens, requests, context):
+        nonlocal runs
+        turn, runs = runs // len(grid.shapes()), runs + 1
+        return true_seconds(tokens, requests, context) * (0.7 if turn == 2 else 1 + 0.02 * noise.random())
+
+    table = profile_cost(measure, grid, HERE)
+    assert table.outliers == ()
+    for tokens, requests, context, seconds in table.points:
+        assert seconds == pytest.approx(true_seconds(tokens, requests, context), rel=0.021)
+
+
+def test_what_was_disturbed_survives_the_disk(tmp_path):
+    """A table measured on a busy machine says so wherever it is loaded."""
+    grid = ProfileGrid((1,), (0,), (1, 2), draft_tokens=1, warmup=0, repeats=4)
+    times = iter([1.0, 2.0, 2.0, 1.0, 9.0, 2.0, 2.0, 1.0])
+    table = profile_cost(lambda *_: next(times), grid, HERE)
+    assert table.outliers == (
+        "1 tokens, 1 requests, context 0: 1 of 4 rounds disturbed, up to 9 s, used 1 s",
+    )
+    table.save(tmp_path / "table.json")
+    assert CostTable.load(tmp_path / "table.json", HERE) == table

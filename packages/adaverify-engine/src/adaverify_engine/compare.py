@@ -122,8 +122,7 @@ def compare(
     """Run every engine over the same prompts, round by round, and compare speed and tokens.
 
     In each round every mode runs once, in an order that rotates, so that a machine that slows down slows all
-    of
-    them. Concurrency is the engines' ``max_requests``. Warm-up rounds are run alike and not recorded; what
+    of them. Concurrency is the engines' ``max_requests``. Warm-up rounds are run alike and not recorded; what
     adaptive verification learns in them stays learnt, as in a server.
 
     Args:

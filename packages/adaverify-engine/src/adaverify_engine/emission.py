@@ -54,7 +54,12 @@ def emit(request: Request, decided: Decided, index: int, logits: torch.Tensor) -
 def _ending(request: Request, token: int) -> FinishReason | None:
     if token in request.stop_tokens:
         return FinishReason.STOP_TOKEN
-    if request.text.push(token):
+    try:
+        stopped = request.text.push(token)
+    except Exception as error:  # noqa: BLE001 - this request ends here, its batch mates go on
+        request.error = f"{type(error).__name__}: {error}"
+        return FinishReason.FAILED
+    if stopped:
         return FinishReason.STOP_TEXT
     if request.output_len >= request.max_output:
         return FinishReason.LENGTH

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from adaverify_contracts import DraftBatch, Drafter, EngineError, LoadedModel, Plan, StepOutcome, StepState
+from adaverify_engine.draft_source import DraftSource
 from adaverify_engine.emission import Decided, emit
 from adaverify_engine.executor import Executor
 from adaverify_engine.options import EngineOptions, Sampling
@@ -25,10 +27,14 @@ class Engine:
     """Continuous batching over paged KV with adaptive verification.
 
     A step: propose drafts, publish their scores, plan the budget, assign it, run the model once over decode
-    tokens
-    and prefill chunks, accept, emit, tell drafter and verifier. The modes ``none``, ``fixed`` and
-    ``adaptive``
-    are the verifier's; here they differ in nothing but the plan, and in ``none`` the drafter is not asked.
+    tokens and prefill chunks, accept, emit, tell drafter and verifier. The modes ``none``, ``fixed`` and
+    ``adaptive`` are the verifier's; here they differ in nothing but the plan, and in ``none`` the drafter is
+    not asked.
+
+    A step that raises before its tokens are handed out, an interrupt included, changes no request: step
+    again. A drafter that fails costs its step the drafts (``DraftSource``), a tokenizer that fails ends the
+    request it failed for (``FinishReason.FAILED``). An interrupt between handing out the first and the last
+    token of a step leaves an engine that refuses further steps; completions can still be taken.
 
     Not thread-safe; one engine, one thread.
 
@@ -60,8 +66,10 @@ class Engine:
                 allowed=f"at most {geometry.max_model_len}",
                 remedy="lower max_model_len",
             )
-        self._model, self._verifier, self._drafter, self._options = model, verifier, drafter, options
+        self._model, self._verifier, self._options = model, verifier, options
+        self._drafts = DraftSource(drafter, options, geometry.vocabulary)
         self._geometry = geometry
+        self._torn = False
         self._executor = Executor(model.model, options)
         self._scheduler = Scheduler(options)
         self._done: dict[int, Completion] = {}
@@ -82,7 +90,7 @@ class Engine:
     @property
     def drafter(self) -> Drafter:
         """The drafter that proposes for it."""
-        return self._drafter
+        return self._drafts.drafter
 
     @property
     def executor(self) -> Executor:
@@ -155,10 +163,17 @@ class Engine:
 
     @torch.inference_mode()
     def step(self) -> list[Event]:
-        """Run one step; return what was emitted, decode requests first. Empty when there is nothing to do."""
+        """Run one step; return what was emitted, decode requests first. Empty when there is nothing to do.
+
+        Raises:
+            EngineError: the model returned logits that are not finite, or an earlier step was interrupted
+                while tokens were handed out.
+        """
         clock = PhaseClock(self.stats.seconds)
-        for request in self._scheduler.admit():
-            self._drafter.start(request.slot, request.tokens)
+        with self._whole():
+            started = self._scheduler.admit()
+        for request in started:
+            self._drafts.start(request.slot, request.tokens)
         work = self._scheduler.work()
         if not work.decode and not work.chunks:
             return []
@@ -173,12 +188,26 @@ class Engine:
         clock.mark("forward")
         judged = work.decode + tuple(chunk.request for chunk in work.finals)
         decided, admitted = self._judge(logits, judged, batch, staged)
-        events = self._advance(work, judged, decided, logits)
+        with self._whole():
+            events = self._advance(work, judged, decided, logits)
         clock.mark("accept")
         self._observe(state, plan, batch, admitted, decided, judged, events, clock.elapsed)
         clock.mark("observe")
         self._step += 1
         return events
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """Mark bookkeeping that must not stop half-way; refuse to go on where it did."""
+        if self._torn:
+            raise EngineError(
+                "an earlier step was interrupted while tokens were handed out",
+                allowed="an engine whose steps were finished",
+                remedy="take the completions, and make a new engine for the rest",
+            )
+        self._torn = True
+        yield
+        self._torn = False
 
     def _check_prompt(self, tokens: list[int]) -> None:
         limit, vocabulary = self._options.max_model_len - 1, self._geometry.vocabulary
@@ -207,22 +236,9 @@ class Engine:
         """Return this step's drafts; one that could not be emitted in full is not scheduled."""
         width, rows = self._options.draft_tokens, len(work.decode)
         if not self._drafts_now(work):
-            device = self._options.device
-            return DraftBatch(
-                torch.full((rows, width), -1, dtype=torch.int64, device=device),
-                np.zeros(rows, dtype=np.int64),
-                torch.zeros((rows, width), device=device),
-            )
+            return self._drafts.nothing(rows)
         room = np.array([min(width, request.room) for request in work.decode], dtype=np.int64)
-        batch = self._drafter.propose([request.slot for request in work.decode], room)
-        if (batch.scheduled > room).any():
-            raise EngineError(
-                "the drafter returned more tokens than there was room for",
-                arrived=batch.scheduled.tolist(),
-                allowed=f"at most {room.tolist()}",
-                remedy="honour `room` in Drafter.propose",
-            )
-        return batch
+        return self._drafts.propose([request.slot for request in work.decode], room)
 
     def _drafts_now(self, work: Work) -> bool:
         """Return whether this step drafts; asked once a step, and never in mode ``none``."""
@@ -291,9 +307,9 @@ class Engine:
             events.append(event)
             self.stats.discarded += cut
             if event.finished is None:
-                self._drafter.extend(request.slot, event.tokens)
+                self._drafts.extend(request.slot, event.tokens)
                 continue
-            self._drafter.stop(request.slot)
+            self._drafts.stop(request.slot)
             self._scheduler.release(request)
             self._done[request.id] = request.completion(event.finished)
         return events
@@ -324,6 +340,8 @@ class Engine:
             emitted=sum(len(event.tokens) for event in events),
             seconds=seconds,
         )
+        for name in self._drafts.take_faults():
+            self._verifier.manager.note(state.step, name)
         self._verifier.observe(outcome, plan)
         stats = self.stats
         stats.steps += 1

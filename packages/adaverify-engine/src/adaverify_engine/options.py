@@ -141,7 +141,8 @@ class Sampling:
             _require_int("Sampling", "seed", self.seed, 0)
         for token in self.stop_tokens:
             _require_int("Sampling", "stop_tokens", token, 0)
-        if isinstance(self.stop_texts, str) or not all(isinstance(t, str) and t for t in self.stop_texts):
+        texts: object = self.stop_texts
+        if not isinstance(texts, tuple) or not all(isinstance(text, str) and text for text in texts):
             raise EngineError(
                 "Sampling.stop_texts holds something that is not a non-empty text",
                 arrived=self.stop_texts,

@@ -17,6 +17,7 @@ class FinishReason(StrEnum):
     STOP_TOKEN = "stop token"
     STOP_TEXT = "stop text"
     LENGTH = "length"
+    FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class Completion:
         gaps: per token, best minus second-best logit where the token was chosen greedily, else NaN.
         logprobs: per token, when asked for, else empty.
         steps: decode steps the request took part in.
+        error: what failed where the reason is ``FAILED``, else empty.
     """
 
     request: int
@@ -59,6 +61,7 @@ class Completion:
     gaps: tuple[float, ...]
     logprobs: tuple[float, ...]
     steps: int
+    error: str = ""
 
 
 @dataclass(slots=True)
@@ -66,8 +69,7 @@ class Request:
     """Mutable state of one request; the engine and its scheduler are the only writers.
 
     ``computed`` is the number of tokens whose KV is valid. A request is prefill while ``computed`` is below
-    the
-    prompt length and decode afterwards; its query length says nothing about that.
+    the prompt length and decode afterwards; its query length says nothing about that.
     """
 
     id: int
@@ -85,6 +87,7 @@ class Request:
     gaps: list[float] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     finished: FinishReason | None = None
+    error: str = ""
 
     @property
     def prefilling(self) -> bool:
@@ -117,4 +120,5 @@ class Request:
             gaps=tuple(self.gaps),
             logprobs=tuple(self.logprobs),
             steps=self.steps,
+            error=self.error,
         )

@@ -46,8 +46,7 @@ class Scheduler:
     Policy: arrival order. A request starts when a slot is free and the pages of its *worst case* (prompt plus
     every token it may emit) are free; they stay its own until it ends. So nothing that started is ever thrown
     out for want of pages, and a large request at the head waits without being overtaken. A request whose
-    worst
-    case exceeds the whole pool could never start and is refused when it is added.
+    worst case exceeds the whole pool could never start and is refused when it is added.
 
     Args:
         options: sizes of the engine.

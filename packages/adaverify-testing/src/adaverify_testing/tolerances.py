@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """Allowed |actual - expected| <= atol + rtol x |expected|, and why.
+    """Allowed ``|actual - expected| <= atol + rtol x |expected|``, and why.
 
     Attributes:
         rtol: relative part.

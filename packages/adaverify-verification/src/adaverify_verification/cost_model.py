@@ -17,6 +17,10 @@ from adaverify_verification.monotone import isotonic
 FLAT_SPREAD = 0.01
 # Corrections stay within [0.5, 2] of what was measured.
 LOG_BOUND = math.log(2.0)
+# A step outside those bounds counts against the table and one inside for it; at this many more of the former
+# the table is not this machine's any more, and back at none it is again. A paused process spoils a few steps.
+STRAY_STEPS = 32
+STRAYED = "measured step times left the table's bounds, profile again"
 # One step's error counts at most this much, so that a stall is not taken for a price ...
 STEP_LIMIT = 0.25
 COMMON_RATE = 0.05
@@ -38,6 +42,7 @@ class _Curve:
 
     ``local`` holds a log factor at each of a few ``cells``, a subset of the measured token counts, and is
     linear between them: in a table of every token count a measurement must teach its neighbours too.
+    ``measured`` is ``ys`` before any correction.
     """
 
     tokens: np.ndarray
@@ -47,6 +52,7 @@ class _Curve:
     visits: np.ndarray
     xs: np.ndarray
     ys: np.ndarray
+    measured: np.ndarray
 
     @classmethod
     def of(cls, curve: CostCurve) -> _Curve:
@@ -60,8 +66,10 @@ class _Curve:
             visits=np.zeros_like(cells),
             xs=np.append(tokens, tokens[-1] + FAR),
             ys=np.zeros(len(tokens) + 1),
+            measured=np.zeros(0),
         )
         made.rebuild()
+        made.measured = made.ys.copy()
         return made
 
     def rebuild(self) -> None:
@@ -118,6 +126,9 @@ def _bracket(levels: list[int], value: float) -> list[tuple[int, float]]:
 class CostModel:
     """Prices steps from a table; ``priced`` is False, with the reason, where no table can tell budgets apart.
 
+    Also while served steps take less than half or more than twice what was measured, for a sustained run: no
+    bounded correction follows them, so the prices are another machine's. It is True again once they agree.
+
     Inside captured tiers a batch costs what the tier that holds it costs, never a line between two tiers.
     Past the last tier, and with no tiers, prices are interpolated between measured points. Requests and
     context are
@@ -126,7 +137,8 @@ class CostModel:
     Args:
         table: the measured table, None when there is none.
         tiers: captured token counts, rising; empty in eager mode. The manager sets its own.
-        online: False keeps the measured prices for ever (then equal tables mean equal plans on every rank).
+        online: False keeps the measured prices for ever and judges them by no step time (then equal tables
+            mean equal plans on every rank).
     """
 
     def __init__(self, table: CostTable | None, tiers: tuple[int, ...] = (), *, online: bool = True) -> None:
@@ -145,7 +157,19 @@ class CostModel:
                 self._curves.append([])
             self._contexts[-1].append(curve.context)
             self._curves[-1].append(_Curve.of(curve))
-        self.priced, self.reason = _priced(table)
+        self._usable, self._why = _priced(table)
+        self._strays = 0
+        self.strayed = False
+
+    @property
+    def priced(self) -> bool:
+        """Whether the prices can tell budgets apart and are this machine's."""
+        return self._usable and not self.strayed
+
+    @property
+    def reason(self) -> str:
+        """Why the model is priced or not."""
+        return STRAYED if self.strayed else self._why
 
     def set_tiers(self, tiers: tuple[int, ...]) -> None:
         """Price at these tiers from now on, for instance after a size failed to capture."""
@@ -169,6 +193,11 @@ class CostModel:
             total += weight * np.interp(executed, curve.xs, curve.ys)
         return total * math.exp(self._scale)
 
+    def _measured_seconds(self, executed: int, requests: int, context: float) -> float:
+        """Return the price before any correction."""
+        corners = self._corners(requests, context)
+        return sum(weight * float(np.interp(executed, curve.xs, curve.measured)) for curve, weight in corners)
+
     def draft_seconds(self, requests: int) -> float:
         """Return the seconds of drafting for ``requests``, 0.0 where the table does not price it apart."""
         if self.table is None or not self.table.draft:
@@ -186,11 +215,13 @@ class CostModel:
 
         The error is split between a factor common to all prices (a machine that is slower as a whole moves
         budgets never visited too) and one a measured point. Both move slowly, every price stays within
-        [0.5, 2] of the measured one, and curves stay never falling.
+        [0.5, 2] of the measured one, and curves stay never falling. A sustained run of steps outside those
+        bounds sets ``strayed``.
         """
-        if not (self.online and self.priced and math.isfinite(seconds) and seconds > 0):
+        if not (self.online and self._usable and math.isfinite(seconds) and seconds > 0):
             return False
         executed = executed_tokens(np.array([tokens], dtype=np.int64), self._tiers)
+        self._judge(math.log(seconds / self._measured_seconds(int(executed[0]), requests, context)))
         predicted = float(self.executed_seconds(executed, requests, context)[0])
         error = math.log(seconds / predicted)
         bounded = max(-STEP_LIMIT, min(STEP_LIMIT, error))
@@ -201,6 +232,13 @@ class CostModel:
             curve.correct(float(executed[0]), error, weight)
         self._keep_bounds(requests, context)
         return True
+
+    def _judge(self, error: float) -> None:
+        """Count a step's log error against the measured price for or against the table."""
+        outside = abs(error) > LOG_BOUND
+        self._strays = min(STRAY_STEPS, self._strays + 1) if outside else max(0, self._strays - 1)
+        if self._strays in (0, STRAY_STEPS):
+            self.strayed = self._strays == STRAY_STEPS
 
     def _keep_bounds(self, requests: int, context: float) -> None:
         touched = {id(curve) for curve, _ in self._corners(requests, context)}

@@ -54,7 +54,7 @@ class CostTable:
     Attributes:
         fingerprint: the setup it was measured on.
         curves: one a (requests, context), sorted.
-        outliers: points that broke monotonicity, in words.
+        outliers: points that broke monotonicity and points whose rounds were disturbed, in words.
         draft: (requests, seconds) of drafting alone where the engine can skip it and the curves exclude it.
         rejected_seconds: seconds that undoing one rejected draft token costs, 0 where it costs nothing.
     """
@@ -73,8 +73,11 @@ class CostTable:
         *,
         draft: Iterable[Sequence[float]] = (),
         rejected_seconds: float = 0.0,
+        disturbed: Iterable[str] = (),
     ) -> CostTable:
         """Return a table of (tokens, requests, context, seconds) points; repeats count by their median.
+
+        ``disturbed`` are sentences about unquiet measurements, kept among the outliers.
 
         Raises:
             CostTableError: no points, or one that is not finite, not positive or off the axes.
@@ -96,7 +99,8 @@ class CostTable:
         drafting = tuple(sorted((int(count), float(seconds)) for count, seconds in draft))
         for count, seconds in drafting:
             _positive(f"draft seconds at {count} requests", seconds, zero=True)
-        return cls(fingerprint, tuple(curves), tuple(outliers), drafting, float(rejected_seconds))
+        named = tuple(dict.fromkeys((*outliers, *(str(note) for note in disturbed))))
+        return cls(fingerprint, tuple(curves), named, drafting, float(rejected_seconds))
 
     @property
     def points(self) -> tuple[Point, ...]:
@@ -148,6 +152,7 @@ class CostTable:
                 document["points"],
                 draft=document.get("draft", ()),
                 rejected_seconds=document.get("rejected_seconds", 0.0),
+                disturbed=document.get("outliers", ()),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CostTableError(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from adaverify_contracts import BudgetCandidates, PlanState, Policy
+from adaverify_verification import containment
 from adaverify_verification.drafting import DraftArm
 from adaverify_verification.exploration import Exploration
 from adaverify_verification.guard import Guard
@@ -89,6 +90,9 @@ class Decider:
             draft_seconds: the part of ``candidates.seconds`` that not drafting would save.
             tiered: the sizes are captured tiers.
             guarded: False for live values, past whose frontier nothing but the policy's own rule may look.
+
+        Raises:
+            PluginFault: the policy raised or answered nonsense.
         """
         full = len(candidates.budgets) - 1
         bare_rate = _bare_rate(candidates, draft_seconds)
@@ -97,7 +101,7 @@ class Decider:
             probe = _probe_of(candidates, 0, charge, bare_rate)
             return Choice(full, PlanState.FULL, "exploring whether drafting pays again", probe)
         if not guarded:
-            index = self.policy.choose(candidates)
+            index = containment.choose(self.policy, candidates)
             kind = PlanState.FULL if index == full else PlanState.TRIMMING
             choice = Choice(index, kind, "frontier rule on live confidences, unguarded")
         elif candidates.seconds[0] >= candidates.seconds[full]:
@@ -112,8 +116,8 @@ class Decider:
 
     def _guarded(self, candidates: BudgetCandidates, executed: np.ndarray, *, tiered: bool) -> Choice:
         full = len(candidates.budgets) - 1
-        index = self.policy.choose(candidates)
-        gains = self._gains(candidates)
+        index = containment.choose(self.policy, candidates)
+        gains = containment.weigh(self._gains, candidates)
         kept, reason = self.guard.settle(gains, index, executed, tiered=tiered)
         other = full if kept != full else index
         probe = self._probe(candidates, gains, kept, other)

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from adaverify_contracts import LayoutError, Limits, Signal, StepState
+from adaverify_verification import containment
 from adaverify_verification.relay import Relay
 
 
@@ -32,9 +33,17 @@ class LiveConfidences:
         self._step: int | None = None
         self._rows: tuple[np.ndarray, np.ndarray] = (np.zeros(0, np.int64), np.zeros(0, np.int64))
         self._generations = np.full(rows, -1, dtype=np.int64)
+        self._fault: tuple[int, containment.PluginFault] | None = None
+
+    def fault(self, step: int) -> containment.PluginFault | None:
+        """Return what was wrong with the signal when ``step`` published, None when nothing was."""
+        return self._fault[1] if self._fault is not None and self._fault[0] == step else None
 
     def publish(self, step: int, slots: np.ndarray, generations: np.ndarray, scores: torch.Tensor) -> None:
-        """Enqueue this step's confidences; see ``VerificationManager.publish``."""
+        """Enqueue this step's confidences; see ``VerificationManager.publish``.
+
+        A signal that fails publishes nothing: its step has no confidences of its own, and ``fault`` says why.
+        """
         rows = len(slots)
         if tuple(scores.shape) != (rows, self._limits.draft_tokens) or rows > self._limits.max_requests:
             raise LayoutError(
@@ -43,12 +52,17 @@ class LiveConfidences:
                 allowed=f"[R, {self._limits.draft_tokens}] with R <= {self._limits.max_requests}, one a slot",
                 remedy="draft one width K for all requests and mask what was not drafted",
             )
-        self._forget_recycled(slots, generations)
+        self._step = None
         # From pageable memory: staged at once and enqueued. A blocking copy would wait for the whole queue.
         self._slots[:rows].copy_(torch.from_numpy(slots), non_blocking=True)
         live = self._live[:rows]
-        live.copy_(self._signal.confidences(scores, self._slots[:rows]))
-        self._step = step
+        try:
+            self._forget_recycled(slots, generations)
+            live.copy_(containment.confidences(self._signal, scores, self._slots[:rows]))
+        except containment.PluginFault as fault:
+            self._fault = (step, fault)
+            return
+        self._fault, self._step = None, step
         self._rows = (slots.copy(), generations.copy())
         self._relay.publish(step, slots, generations, live)
 
@@ -83,9 +97,9 @@ class LiveConfidences:
             grown[: len(self._generations)] = self._generations
             self._generations = grown
         known = self._generations[slots]
-        for slot in slots[(known != generations) & (known >= 0)].tolist():
-            self._signal.forget(slot)
         self._generations[slots] = generations
+        for slot in slots[(known != generations) & (known >= 0)].tolist():
+            containment.forget(self._signal, slot)
 
 
 def lookup(slots: np.ndarray, generations: np.ndarray, state: StepState) -> np.ndarray:

@@ -23,6 +23,7 @@ from adaverify_contracts import (
     StepRecord,
     StepState,
 )
+from adaverify_verification import containment
 from adaverify_verification.assignment import Assigner, Assignment
 from adaverify_verification.cost_model import CostModel
 from adaverify_verification.decision import Choice, Decider
@@ -31,7 +32,16 @@ from adaverify_verification.ledger import Entry, Ledger
 from adaverify_verification.live import LiveConfidences, lookup
 from adaverify_verification.lossless import effective_seen, require_lossless, verdict
 from adaverify_verification.options import ManagerOptions
-from adaverify_verification.planner import NO_TIERS, Prospects, context_of, survey, write_plan
+from adaverify_verification.planner import (
+    NO_TIERS,
+    Prospects,
+    check_fits,
+    context_of,
+    only,
+    survey,
+    why_idle,
+    write_plan,
+)
 from adaverify_verification.policies import AchievedRate
 from adaverify_verification.quantise import SCORE_MAX, scores
 from adaverify_verification.records import write_record
@@ -167,22 +177,24 @@ class VerificationManager:
         Raises:
             PlanError: the state does not fit the limits.
         """
-        self._check(state)
+        check_fits(state, self.limits)
         entry = Entry(state, creditable=state.other_tokens == 0 or self.options.mixed_tiers)
         self._ledger.open(state.step, entry)
         if self.options.mode == "none":
             return self._bare(state, "mode is none: drafts are not verified")
         if state.max_budget == 0:
-            return self._bare(state, _why_idle(state))
+            return self._bare(state, why_idle(state))
         quantised, lag = self._survivals(state, entry)
         tiers = self._tiers_for(state)
         choice = self._forced(state, entry)
         if choice is None:
             prospects = survey(state, quantised, self.cost, tiers)
-            choice = self._choose(state, prospects, tiered=len(tiers) > 0)
+            try:
+                choice = self._choose(state, prospects, tiered=len(tiers) > 0)
+            except containment.PluginFault as fault:
+                choice = self._faulted(entry, fault, len(prospects.budgets) - 1)
         else:
-            everything = np.array([state.max_budget], dtype=np.int64)
-            prospects = survey(state, quantised, self.cost, tiers, budgets=everything)
+            prospects = survey(state, quantised, self.cost, tiers, budgets=only(state.max_budget))
         entry.probe = choice.probe
         entry.foreseen &= choice.kind is not PlanState.WARMING
         return write_plan(state, prospects, choice.index, kind=choice.kind, reason=choice.reason, lag=lag)
@@ -206,15 +218,26 @@ class VerificationManager:
         if not self.cost.priced:
             self._note(entry, "unpriced")
             return Choice(0, PlanState.UNPRICED, self.cost.reason)
-        warming = self._decider.warming(*self.signal.ready())
+        if "invalid-confidences" in entry.notes:
+            return Choice(0, PlanState.FULL, "confidences are no numbers: everything is verified")
+        try:
+            fault = self._live.fault(state.step)
+            warming = self._decider.warming(*containment.readiness(self.signal)) if fault is None else None
+        except containment.PluginFault as error:
+            fault = error
+        if fault is not None:
+            return self._faulted(entry, fault, 0)
         return None if warming is None else Choice(0, PlanState.WARMING, warming)
+
+    def _faulted(self, entry: Entry, fault: containment.PluginFault, everything: int) -> Choice:
+        """Return full verification, candidate ``everything``, because a plugin failed in this step."""
+        self._note(entry, fault.name)
+        return Choice(everything, PlanState.FULL, f"{fault}: everything is verified")
 
     def _bare(self, state: StepState, reason: str) -> Plan:
         """Return the plan that verifies nothing."""
         nothing = np.zeros((state.requests, self.limits.draft_tokens), dtype=np.int32)
-        prospects = survey(
-            state, nothing, self.cost, self._tiers_for(state), budgets=np.zeros(1, dtype=np.int64)
-        )
+        prospects = survey(state, nothing, self.cost, self._tiers_for(state), budgets=only(0))
         return write_plan(state, prospects, 0, kind=PlanState.IDLE, reason=reason, lag=None)
 
     def _tiers_for(self, state: StepState) -> np.ndarray:
@@ -277,18 +300,18 @@ class VerificationManager:
         entry = self._ledger.close(outcome.step)
         notes = [] if entry is None else entry.notes
         verified = int(outcome.admitted.sum())
-        for name, wrong in (
+        checks = (
             ("outcome-of-another-step", entry is None or outcome.step != plan.step),
             ("verified-not-planned", verified != plan.budget),
             ("drafted-not-scheduled", int(outcome.drafted.sum()) != plan.scheduled),
-        ):
-            if wrong:
-                self._counts[name] += 1
-                notes.append(name)
+            ("invalid-scores", not np.isfinite(outcome.scores).all()),
+        )
+        named = [name for name, wrong in checks if wrong] + containment.learn(self.signal, outcome)
+        self._counts.update(named)
+        notes.extend(named)
         if entry is not None and outcome.step == plan.step and verified == plan.budget:
             self._credit(entry, outcome, plan)
         self._rate.add(outcome.emitted, outcome.seconds)
-        self.signal.learn(outcome)
         return write_record(outcome, plan, strategy, notes=tuple(notes))
 
     def _credit(self, entry: Entry, outcome: StepOutcome, plan: Plan) -> None:
@@ -306,8 +329,15 @@ class VerificationManager:
         if self.options.online and entry.creditable and outcome.seconds is not None and plan.requests:
             draft = self.cost.draft_seconds(plan.requests) if plan.scheduled else 0.0
             rejected = self.cost.rejected_seconds * int((outcome.admitted - outcome.accepted).sum())
-            seconds = outcome.seconds - draft - rejected
+            # Parts priced above the whole say that the table is wrong, not that the step took no time.
+            seconds = max(outcome.seconds - draft - rejected, 0.01 * outcome.seconds)
+            strayed = self.cost.strayed
             self.cost.refresh(plan.tier, plan.requests, context_of(entry.state), seconds)
+            if self.cost.strayed != strayed:
+                self._note(entry, "table-agrees-again" if strayed else "table-left-bounds")
+                _LOG.warning(
+                    "adaptive verification is %s: %s", "on again" if strayed else "off", self.cost.reason
+                )
 
     def draft_next(self, requests: int, kv_tokens: int) -> tuple[bool, str]:
         """Return whether the next step should draft at all, and why; for engines that can skip drafting.
@@ -334,7 +364,7 @@ class VerificationManager:
         Raises:
             PlanError: the integers are no plan or belong to another step or batch.
         """
-        self._check(state)
+        check_fits(state, self.limits)
         plan = apply_plan(state, integers)
         self._ledger.open(state.step, Entry(state, creditable=state.other_tokens == 0))
         return plan
@@ -347,10 +377,17 @@ class VerificationManager:
         self._note(entry, "ranks-disagree")
         self._ledger.open(state.step, entry)
         optimistic = np.full((state.requests, self.limits.draft_tokens), SCORE_MAX, dtype=np.int32)
-        everything = np.array([state.max_budget], dtype=np.int64)
-        prospects = survey(state, optimistic, self.cost, self._tiers_for(state), budgets=everything)
+        tiers = self._tiers_for(state)
+        prospects = survey(state, optimistic, self.cost, tiers, budgets=only(state.max_budget))
         reason = "ranks planned differently: everything is verified"
         return write_plan(state, prospects, 0, kind=PlanState.FULL, reason=reason, lag=None)
+
+    def note(self, step: int, name: str) -> None:
+        """Count a fallback of the caller's own by name, a drafter's for instance, and record it."""
+        entry = self._ledger.get(step)
+        self._counts[name] += 1
+        if entry is not None:
+            entry.notes.append(name)
 
     def close(self) -> None:
         """Release the relay."""
@@ -359,22 +396,3 @@ class VerificationManager:
     def _note(self, entry: Entry, name: str) -> None:
         self._counts[name] += 1
         entry.notes.append(name)
-
-    def _check(self, state: StepState) -> None:
-        limits = self.limits
-        most = int(state.scheduled.max()) if state.requests else 0
-        if state.requests > limits.max_requests or most > limits.draft_tokens:
-            raise PlanError(
-                "the step does not fit the limits",
-                arrived={"requests": state.requests, "most scheduled drafts": most},
-                allowed=f"at most {limits.max_requests} requests with {limits.draft_tokens} drafts each",
-                remedy="build Limits for the largest batch and the K in force",
-            )
-
-
-def _why_idle(state: StepState) -> str:
-    if not state.requests:
-        return "no decode requests"
-    if not state.scheduled.any():
-        return "no drafts were scheduled"
-    return f"a logits chunk of {state.chunk_limit} rows has no room beyond {state.requests} requests"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from adaverify_contracts import BudgetCandidates, Plan, PlanError, PlanState, StepState
+from adaverify_contracts import BudgetCandidates, Limits, Plan, PlanError, PlanState, StepState
 from adaverify_verification.candidates import (
     candidate_budgets,
     executed_tokens,
@@ -47,12 +47,20 @@ class Prospects:
                 allowed="a step priced from a cost table",
                 remedy="ask CostModel.priced first",
             )
+        # A policy that writes into what it is shown would change the plan behind the planner's back.
+        for shown in (self.budgets, self.tokens, self.seconds):
+            shown.setflags(write=False)
         return BudgetCandidates(self.budgets, self.tokens, self.seconds, rate)
 
 
 def context_of(state: StepState) -> float:
     """Return the mean KV length of the decode requests, 0 without any: the cost table's context axis."""
     return state.kv_tokens / state.requests if state.requests else 0.0
+
+
+def only(budget: int) -> np.ndarray:
+    """Return the one budget to survey, int64 [1]."""
+    return np.array([budget], dtype=np.int64)
 
 
 def survey(
@@ -92,6 +100,31 @@ def _seconds(
     if cost.rejected_seconds:
         seconds = seconds + cost.rejected_seconds * (budgets - (tokens - state.emitting))
     return seconds
+
+
+def check_fits(state: StepState, limits: Limits) -> None:
+    """Require that a step fits the largest shapes.
+
+    Raises:
+        PlanError: more requests or drafts than the limits hold; both are named.
+    """
+    most = int(state.scheduled.max()) if state.requests else 0
+    if state.requests > limits.max_requests or most > limits.draft_tokens:
+        raise PlanError(
+            "the step does not fit the limits",
+            arrived={"requests": state.requests, "most scheduled drafts": most},
+            allowed=f"at most {limits.max_requests} requests with {limits.draft_tokens} drafts each",
+            remedy="build Limits for the largest batch and the K in force",
+        )
+
+
+def why_idle(state: StepState) -> str:
+    """Return why a step of budget 0 has nothing to verify."""
+    if not state.requests:
+        return "no decode requests"
+    if not state.scheduled.any():
+        return "no drafts were scheduled"
+    return f"a logits chunk of {state.chunk_limit} rows has no room beyond {state.requests} requests"
 
 
 def uniform_query_len(state: StepState, budget: int) -> int | None:

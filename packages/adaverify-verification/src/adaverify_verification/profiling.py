@@ -1,4 +1,4 @@
-"""Measure a cost table: medians of interleaved runs over the shapes a decode step can really have."""
+"""Measure a cost table: interleaved runs over the shapes a decode step can really have."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from adaverify_verification.cost_table import CostTable
 from adaverify_verification.fingerprint import Fingerprint
 
 Shape = tuple[int, int, int]
+# A round this much slower than the time that counts was disturbed, and is named.
+DISTURBED = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,11 @@ def profile_cost(
     """Return a measured table.
 
     Every shape is warmed up, then all shapes run once a round, forwards and backwards in turn, so that a
-    clock that drifts moves all of them alike; the median of the rounds counts.
+    clock that drifts moves all of them alike. The median of each shape's faster half of rounds counts:
+    whatever disturbs a step (another process, a pause) only ever adds time, so the error has one sign, and a
+    plain median is wrong once half of the rounds are disturbed, the faster half's only past three quarters.
+    The minimum would take one lucky round for the price. Shapes with disturbed rounds are named in
+    ``outliers``.
 
     Args:
         measure: ``measure(tokens, requests, context)`` runs one whole step, padding to the executed size
@@ -137,11 +143,29 @@ def profile_cost(
             if progress is not None:
                 progress(done, total)
     points = [
-        (grid.executed(tokens), requests, context, median(samples[tokens, requests, context]))
+        (grid.executed(tokens), requests, context, faster_half(samples[tokens, requests, context]))
         for tokens, requests, context in shapes
     ]
     draft = [] if measure_draft is None else _profile_draft(measure_draft, grid)
-    return CostTable.from_points(fingerprint, points, draft=draft)
+    disturbed = [note for shape in shapes for note in _disturbed(shape, samples[shape])]
+    return CostTable.from_points(fingerprint, points, draft=draft, disturbed=disturbed)
+
+
+def faster_half(seconds: list[float]) -> float:
+    """Return the median of the faster half of the rounds, the middle one included."""
+    return median(sorted(seconds)[: (len(seconds) + 1) // 2])
+
+
+def _disturbed(shape: Shape, seconds: list[float]) -> list[str]:
+    """Return a sentence about a shape with disturbed rounds, else nothing."""
+    used = faster_half(seconds)
+    slow = [value for value in seconds if value > DISTURBED * used]
+    if not slow:
+        return []
+    tokens, requests, context = shape
+    where = f"{tokens} tokens, {requests} requests, context {context}"
+    rounds = f"{len(slow)} of {len(seconds)} rounds disturbed"
+    return [f"{where}: {rounds}, up to {max(slow):.6g} s, used {used:.6g} s"]
 
 
 def _profile_draft(measure_draft: Callable[[int], float], grid: ProfileGrid) -> list[tuple[int, float]]:
@@ -152,7 +176,9 @@ def _profile_draft(measure_draft: Callable[[int], float], grid: ProfileGrid) -> 
         [_seconds(measure_draft(requests), (requests, requests, 0)) for requests in grid.requests]
         for _ in range(grid.repeats)
     ]
-    return list(zip(grid.requests, (median(column) for column in zip(*rounds, strict=True)), strict=True))
+    return list(
+        zip(grid.requests, (faster_half(list(column)) for column in zip(*rounds, strict=True)), strict=True)
+    )
 
 
 def _seconds(value: float, shape: Shape) -> float:

@@ -1,8 +1,8 @@
 """Maximum and inverse-CDF search over a vocabulary in two levels.
 
 A reduction with an index walks the row one value at a time (12 ms for 128 rows x 49152 on one core), one
-without
-an index is vectorised (1.1 ms). So reduce blocks first and search only the block that holds the answer.
+without an index is vectorised (1.1 ms). So reduce blocks first and search only the block that holds the
+answer.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ def top_two(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Ten
     """Return (token int64 [N], best float32 [N], gap float32 [N]) of logits float32 [N, V].
 
     The token is the smallest id among equal best logits; the gap is best minus second best, 0 on a tie and
-    inf
-    when the vocabulary has one token. A row that holds NaN has a NaN best.
+    inf when the vocabulary has one token. A row that holds NaN has a NaN best.
     """
     blocks = blocked(logits, float("-inf"))
     peaks = blocks.amax(dim=2)

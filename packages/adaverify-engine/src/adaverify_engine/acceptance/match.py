@@ -2,8 +2,7 @@
 
 With a greedy target this is greedy verification. With a deterministic drafter it *is* rejection sampling: the
 draft's law is one-hot, so the draft x is accepted with probability p(x) and otherwise replaced from p without
-x,
-which is what drawing y from p and comparing does (maths section 5.4, case 3). The token after a fully
+x, which is what drawing y from p and comparing does (maths section 5.4, case 3). The token after a fully
 accepted prefix is drawn from p as well, whether the prefix was trimmed or not (section 5.6). Since the noise
 belongs to the output position, trimming does not even change which token comes out (section 5.4, case 4).
 """

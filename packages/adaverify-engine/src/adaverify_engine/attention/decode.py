@@ -1,8 +1,7 @@
 """Decode attention over paged KV, driven by the decode rows.
 
 softmax(q k^T head_dim^-0.5 + bias) v, where bias is 0 up to the row's length and -inf past it. The query
-heads
-that share a KV head are stacked along the query axis, so keys and values are never expanded.
+heads that share a KV head are stacked along the query axis, so keys and values are never expanded.
 """
 
 from __future__ import annotations
@@ -43,8 +42,7 @@ class DecodeAttention:
     """Attention of one step's decode tokens, planned once and run in every layer.
 
     On a CPU the rows' lengths and pages are read here to pick views; on other devices nothing is read back
-    and
-    pages are gathered for the longest possible sequence.
+    and pages are gathered for the longest possible sequence.
 
     Args:
         rows: decode rows of the step.

@@ -195,6 +195,7 @@ class CudaGraphBackend:
         collecting = gc.isenabled()
         # A collection inside a capture may free device memory or another graph, which ends the capture.
         gc.disable()
+        generator, state = _random_state(cuda)
         cuda.set_stream(self._stream)
         try:
             graph.capture_begin(pool=pool.handle, capture_error_mode=self._error_mode)
@@ -209,10 +210,25 @@ class CudaGraphBackend:
                 raise
             graph.capture_end()
             return result
+        except BaseException:
+            # A capture that never ended leaves the generator in capture mode: every later draw would raise
+            # "Offset increment outside graph capture" (seen with torch 2.11).
+            if generator is not None:
+                generator.graphsafe_set_state(state)
+            raise
         finally:
             cuda.set_stream(before)
             if collecting:
                 gc.enable()
+
+
+def _random_state(cuda: Any) -> tuple[Any, Any]:
+    """Return the current device's default generator and a copy of its state, or (None, None)."""
+    generators = getattr(cuda, "default_generators", ())
+    index = cuda.current_device() if generators else 0
+    if index >= len(generators):
+        return None, None
+    return generators[index], generators[index].clone_state()
 
 
 def _failed(how: str, error: Exception) -> CaptureError:

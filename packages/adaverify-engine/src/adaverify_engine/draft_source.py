@@ -1,0 +1,136 @@
+"""A drafter whose failures cost drafts and nothing else."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from adaverify_contracts import DraftBatch, Drafter, EngineError
+from adaverify_engine.options import EngineOptions
+
+FAILURES = 3
+"""After this many failures a drafter is not asked again: what it knows is not to be trusted."""
+
+_log = logging.getLogger(__name__)
+
+
+class DraftSource:
+    """Asks a drafter and contains what it does wrong.
+
+    A drafter that raises, or proposes what no step can verify, leaves its step without drafts: plain
+    decoding, whose tokens are the same. A request whose start or tokens it did not take goes on without
+    drafts. Each failure is counted by name; after ``FAILURES`` the drafter is disabled for the rest of the
+    run. ``KeyboardInterrupt`` passes.
+
+    Args:
+        drafter: proposes.
+        options: of the engine.
+        vocabulary: number of token ids; a draft outside is masked and never used as an index.
+    """
+
+    def __init__(self, drafter: Drafter, options: EngineOptions, vocabulary: int) -> None:
+        self.drafter = drafter
+        self.failures = 0
+        self._width = options.draft_tokens
+        self._device = options.device
+        self._vocabulary = vocabulary
+        self._faults: list[str] = []
+        self._lost: set[int] = set()
+
+    @property
+    def disabled(self) -> bool:
+        """Whether the drafter failed too often to be asked again."""
+        return self.failures >= FAILURES
+
+    def take_faults(self) -> list[str]:
+        """Return and forget the names of what went wrong since the last call."""
+        faults, self._faults = self._faults, []
+        return faults
+
+    def start(self, slot: int, prompt: Sequence[int]) -> None:
+        """Begin a request in ``slot``."""
+        self._lost.discard(slot)
+        self._tell(self.drafter.start, slot, prompt)
+
+    def extend(self, slot: int, tokens: Sequence[int]) -> None:
+        """Append emitted tokens."""
+        self._tell(self.drafter.extend, slot, tokens)
+
+    def stop(self, slot: int) -> None:
+        """End the request in ``slot``."""
+        self._tell(self.drafter.stop, slot)
+        self._lost.discard(slot)
+
+    def nothing(self, rows: int) -> DraftBatch:
+        """Return the drafts of a step that has none."""
+        return DraftBatch(
+            torch.full((rows, self._width), -1, dtype=torch.int64, device=self._device),
+            np.zeros(rows, dtype=np.int64),
+            torch.zeros((rows, self._width), device=self._device),
+        )
+
+    def propose(self, slots: Sequence[int], room: np.ndarray) -> DraftBatch:
+        """Return drafts for ``slots``, at most ``room[i]`` for request i; none when the drafter failed."""
+        if self.disabled:
+            self._faults.append("drafter-disabled")
+            return self.nothing(len(slots))
+        rows = [row for row, slot in enumerate(slots) if slot not in self._lost]
+        try:
+            batch = self.drafter.propose([slots[row] for row in rows], room[rows])
+            self._check(batch, room[rows])
+        except Exception as error:  # noqa: BLE001 - a drafter's failure costs drafts, never a request
+            self._failed(error, "propose")
+            return self.nothing(len(slots))
+        known = (batch.tokens >= 0) & (batch.tokens < self._vocabulary)
+        tokens = torch.where(known, batch.tokens, -1)
+        batch = DraftBatch(tokens, batch.scheduled, batch.scores, batch.probabilities)
+        return batch if len(rows) == len(slots) else self._spread(batch, rows, len(slots))
+
+    def _spread(self, batch: DraftBatch, rows: list[int], requests: int) -> DraftBatch:
+        """Return ``batch`` of the requests in ``rows`` as one of all requests."""
+        whole, at, law = self.nothing(requests), torch.tensor(rows, dtype=torch.int64), batch.probabilities
+        at = at.to(self._device)
+        whole.scheduled[rows] = batch.scheduled
+        laws = None if law is None else law.new_zeros((requests, *law.shape[1:])).index_copy_(0, at, law)
+        tokens, scores = (
+            into.index_copy_(0, at, part.to(into.dtype))
+            for into, part in ((whole.tokens, batch.tokens), (whole.scores, batch.scores))
+        )
+        return DraftBatch(tokens, whole.scheduled, scores, laws)
+
+    def _tell(self, call: Callable[..., None], slot: int, *tokens: Sequence[int]) -> None:
+        if self.disabled or slot in self._lost:
+            return
+        self._lost.add(slot)
+        try:
+            call(slot, *tokens)
+        except Exception as error:  # noqa: BLE001 - as in propose
+            self._failed(error, getattr(call, "__name__", "a call"))
+        else:
+            self._lost.discard(slot)
+
+    def _failed(self, error: Exception, where: str) -> None:
+        self.failures += 1
+        self._faults.append("drafter-nonsense" if isinstance(error, EngineError) else "drafter-raised")
+        then = "it is disabled" if self.disabled else "the step has no drafts of it"
+        _log.warning("the drafter failed in %s, %s: %s: %s", where, then, type(error).__name__, error)
+
+    def _check(self, batch: DraftBatch, room: np.ndarray) -> None:
+        shape = (len(room), self._width)
+        if tuple(batch.tokens.shape) != shape:
+            raise EngineError(
+                "the drafter returned drafts of another shape",
+                arrived=tuple(batch.tokens.shape),
+                allowed=str(shape),
+                remedy="draft one width K for all requests and mask with -1",
+            )
+        if (batch.scheduled > room).any() or (batch.scheduled < 0).any():
+            raise EngineError(
+                "the drafter returned more tokens than there was room for, or less than none",
+                arrived=batch.scheduled.tolist(),
+                allowed=f"0 .. {room.tolist()}",
+                remedy="honour `room` in Drafter.propose",
+            )

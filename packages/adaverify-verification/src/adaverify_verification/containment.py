@@ -1,0 +1,112 @@
+"""Signals and policies are plugins: one that raises or answers nonsense is a named fault of one step."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from adaverify_contracts import BudgetCandidates, Policy, Signal, StepOutcome
+
+
+class PluginFault(Exception):
+    """A plugin failed in one step, which then verifies everything; ``name`` is what it is counted as."""
+
+    def __init__(self, name: str, words: str) -> None:
+        super().__init__(words)
+        self.name = name
+
+
+def raised(kind: str, error: Exception) -> PluginFault:
+    """Return the fault of a plugin that raised ``error``."""
+    return PluginFault(f"{kind}-raised", f"the {kind} raised {type(error).__name__}: {error}")
+
+
+def choose(policy: Policy, candidates: BudgetCandidates) -> int:
+    """Return the index of the candidate the policy chose.
+
+    Raises:
+        PluginFault: the policy raised, or returned no index of a candidate.
+    """
+    try:
+        answer = policy.choose(candidates)
+    except Exception as error:
+        raise raised("policy", error) from error
+    try:
+        index = operator.index(answer)
+    except TypeError:
+        index = -1
+    if not 0 <= index < len(candidates.budgets):
+        raise PluginFault(
+            "policy-nonsense", f"the policy chose {answer!r} of {len(candidates.budgets)} candidates"
+        )
+    return index
+
+
+def weigh(gains: Callable[[BudgetCandidates], np.ndarray], candidates: BudgetCandidates) -> np.ndarray:
+    """Return the policy's gains over full verification, one finite number a candidate.
+
+    Raises:
+        PluginFault: the policy raised, or returned something else.
+    """
+    try:
+        values = np.asarray(gains(candidates), dtype=np.float64)
+    except Exception as error:
+        raise raised("policy", error) from error
+    if values.shape != candidates.seconds.shape or not np.isfinite(values).all():
+        raise PluginFault("policy-nonsense", f"the policy's gains are no finite numbers: {values}")
+    return values
+
+
+def confidences(signal: Signal, scores: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+    """Return the signal's confidences, of the shape of ``scores``.
+
+    Raises:
+        PluginFault: the signal raised, or returned no tensor of that shape.
+    """
+    try:
+        values = signal.confidences(scores, slots)
+    except Exception as error:
+        raise raised("signal", error) from error
+    # A copy would broadcast one row over all requests.
+    if getattr(values, "shape", None) != scores.shape:
+        raise PluginFault("signal-nonsense", f"the signal returned {type(values).__name__} of another shape")
+    return values
+
+
+def readiness(signal: Signal) -> tuple[bool, str]:
+    """Return whether the signal may drive trimming, and why.
+
+    Raises:
+        PluginFault: the signal raised, or returned no such pair.
+    """
+    try:
+        answer = signal.ready()
+    except Exception as error:
+        raise raised("signal", error) from error
+    if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], bool | np.bool_)):
+        raise PluginFault("signal-nonsense", f"the signal's readiness is {answer!r}")
+    return bool(answer[0]), str(answer[1])
+
+
+def learn(signal: Signal, outcome: StepOutcome) -> list[str]:
+    """Let the signal learn; return the names of its faults, none when it took the outcome."""
+    try:
+        signal.learn(outcome)
+    except Exception as error:  # noqa: BLE001 - as in choose
+        return [raised("signal", error).name]
+    return []
+
+
+def forget(signal: Signal, slot: int) -> None:
+    """Let the signal drop a slot.
+
+    Raises:
+        PluginFault: the signal raised.
+    """
+    try:
+        signal.forget(slot)
+    except Exception as error:
+        raise raised("signal", error) from error
