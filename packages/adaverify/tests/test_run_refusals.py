@@ -190,30 +190,51 @@ def test_a_model_that_raises_names_its_plugin(tiny, invoke):
     )
 
 
-class Moody(NgramDrafter):
-    """Drafts well, then raises."""
+class Moody(TinyModel):
+    """Runs well for a while, then raises."""
 
-    calls = 0
+    left = 0
+
+    def forward(self, tokens, positions, attend):
+        Moody.left -= 1
+        if Moody.left == 0:
+            raise ValueError("not today")
+        return super().forward(tokens, positions, attend)
+
+
+def test_a_model_that_raises_in_the_middle_names_its_plugin(tiny, run_tiny):
+    """The same in the middle of a run; standard output stays empty."""
+    assert run_tiny().exit_code == 0
+    tiny(load=lambda options: LoadedModel(Moody(options=options), TinyTokenizer()))
+    Moody.left = 30
+    refused(
+        run_tiny("--json"),
+        "PluginError: plugin 'extra-0' raised ValueError while it ran: not today",
+        "in forward",
+    )
+
+
+class Sulking(NgramDrafter):
+    """Drafts nothing but trouble."""
 
     def propose(self, slots, room):
-        Moody.calls += 1
-        if Moody.calls > 5:
-            raise ValueError("not today")
-        return super().propose(slots, room)
+        raise ValueError("not today")
 
 
-class MoodyPlugin:
+class SulkingPlugin:
     @hookimpl
     def adaverify_register_drafters(self):
-        return (DrafterDescriptor("moody", Seen.HISTORY, True, Moody),)
+        return (DrafterDescriptor("sulking", Seen.HISTORY, True, Sulking),)
 
 
-def test_a_drafter_that_raises_in_the_middle_names_its_plugin(tiny, run_tiny):
-    """The same in the middle of a run; the cause is kept for whoever mends it."""
-    Moody.calls = 0
-    tiny(MoodyPlugin())
-    result = run_tiny("--drafter", "moody", "--mode", "fixed")
-    refused(result, "PluginError: plugin 'extra-1' raised ValueError while it ran: not today", "in propose")
+def test_a_drafter_that_raises_costs_its_drafts_and_is_counted(tiny, run_tiny):
+    """The engine goes on without drafts; the table says what was counted in which mode."""
+    tiny(SulkingPlugin())
+    result = run_tiny("--drafter", "sulking")
+    assert result.exit_code == 0, result.stderr
+    assert "Tokens: identical in all modes" in result.stdout
+    assert "Counted in fixed: drafter-raised x 3." in result.stdout
+    assert "Counted in adaptive: drafter-disabled" in result.stdout
 
 
 class Interrupted(TinyModel):

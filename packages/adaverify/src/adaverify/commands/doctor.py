@@ -19,7 +19,7 @@ def doctor(
     ] = None,
     assume: Annotated[
         str | None,
-        typer.Option(help="Take the device for this architecture, such as sm90, instead of probing one."),
+        typer.Option(help="Take the device for this architecture word instead of probing one."),
     ] = None,
     kernel: Annotated[
         list[str] | None,
