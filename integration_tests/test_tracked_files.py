@@ -12,9 +12,7 @@ ARCHITECTURE = re.compile(r"(?<![a-z0-9])(sm_?\d{2,3}[a-z]?|gfx\d{3,4}[a-z]?)(?!
 # Where they may appear below packages/: what follows dispatches by capability or by a strategy's name.
 ARCHITECTURE_HOME = "packages/adaverify-capability/"
 # Path of a file -> why it must name an architecture. A test removes entries that no longer need to be here.
-ARCHITECTURE_EXCEPTIONS: dict[str, str] = {
-    "packages/adaverify-testing/src/adaverify_testing/capabilities.py": "a test asks for a fake by its word",
-}
+ARCHITECTURE_EXCEPTIONS: dict[str, str] = {}
 
 # Written so that no pattern matches its own text.
 HOSTS = re.compile(

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from adaverify_contracts import AdaverifyError, TraceError
-from adaverify_replay import plot_cost_curve, plot_trace
+from adaverify_replay import plot_cost_curve, plot_trace, require_plottable
 
 matplotlib = pytest.importorskip("matplotlib")
 
@@ -68,3 +68,13 @@ def test_importing_the_package_leaves_matplotlib_alone():
     """matplotlib is an extra: it is loaded when a plot is asked for."""
     code = "import sys, adaverify_replay; sys.exit('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_suffix_is_refused_before_anything_is_measured(tmp_path):
+    """A measurement of minutes must not end in a wrong file name; no file is made to find out."""
+    for name in ("curve.png", "curve.SVG", "curve.pdf"):
+        require_plottable(tmp_path / name)
+    for name in ("curve", "curve.nonsense"):
+        with pytest.raises(AdaverifyError, match=r"\.png, "):
+            require_plottable(tmp_path / name)
+    assert list(tmp_path.iterdir()) == []

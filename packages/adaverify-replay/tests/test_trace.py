@@ -163,8 +163,12 @@ def test_appending_to_another_setup_is_refused(tmp_path):
     """FreeToken #71: measurements of two setups never share a file."""
     path = tmp_path / "trace.jsonl"
     TraceWriter(path, HEADER).close()
-    with pytest.raises(TraceError, match="another setup"):
-        TraceWriter(path, TraceHeader(fingerprint={"device": "another gpu"}))
+    with pytest.raises(TraceError, match="another setup") as caught:
+        TraceWriter(path, TraceHeader(fingerprint={"device": "another gpu", "ladder": [8, 16]}))
+    assert caught.value.arrived == {
+        "fingerprint.device": "'a gpu' in the file, 'another gpu' here",
+        "settings.planner": "{'mode': 'fixed'} in the file, None here",
+    }
     assert read_header(path) == HEADER
 
 

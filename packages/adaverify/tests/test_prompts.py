@@ -57,3 +57,25 @@ def test_a_missing_file_and_a_folder_are_prompt_errors(tmp_path: Path) -> None:
     for path in (tmp_path / "absent.txt", tmp_path):
         with pytest.raises(PromptError, match="cannot be read"):
             file_prompts(path)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_prompt(tmp_path: Path) -> None:
+    """Editors of one platform put it in front."""
+    path = tmp_path / "prompts.txt"
+    path.write_bytes(b"\xef\xbb\xbffirst\r\nsecond\r\n")
+    assert file_prompts(path) == ["first", "second"]
+
+
+def test_only_line_feeds_end_a_json_line(tmp_path: Path) -> None:
+    """A line separator of another alphabet may stand inside a JSON string."""
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('"a\u2028b"\n"c"\n', encoding="utf-8")
+    assert file_prompts(path) == ["a\u2028b", "c"]
+
+
+def test_json_nested_beyond_reason_is_a_prompt_error(tmp_path: Path) -> None:
+    """The parser's recursion limit is no traceback of ours."""
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("[" * 100_000, encoding="utf-8")
+    with pytest.raises(PromptError, match="line 1 is not JSON"):
+        file_prompts(path)

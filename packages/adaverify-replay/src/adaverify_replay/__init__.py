@@ -1,6 +1,6 @@
 """The trace of a run: its format, its summary and its plots."""
 
-from adaverify_replay.plots import plot_cost_curve, plot_trace
+from adaverify_replay.plots import plot_cost_curve, plot_trace, require_plottable
 from adaverify_replay.summary import PredictionError, Summary, summarise
 from adaverify_replay.trace import TraceHeader, TraceWriter, read_header, read_trace
 
@@ -13,5 +13,6 @@ __all__ = [
     "plot_trace",
     "read_header",
     "read_trace",
+    "require_plottable",
     "summarise",
 ]

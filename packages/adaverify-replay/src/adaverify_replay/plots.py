@@ -110,6 +110,23 @@ def plot_trace(records: Sequence[StepRecord], path: str | os.PathLike[str]) -> P
     return _save(figure, path)
 
 
+def require_plottable(path: str | os.PathLike[str]) -> None:
+    """Refuse a file name that no plot can have, so that a long measurement does not end in this error.
+
+    Raises:
+        AdaverifyError: matplotlib is not installed or does not know the suffix.
+    """
+    known = sorted(_figure().canvas.get_supported_filetypes())
+    suffix = Path(path).suffix.lower().removeprefix(".")
+    if suffix not in known:
+        raise AdaverifyError(
+            "the suffix names no format that a plot can have",
+            arrived=str(path),
+            allowed=", ".join(f".{name}" for name in known),
+            remedy="choose a path that ends in .png, .svg or .pdf",
+        )
+
+
 def _figure() -> Figure:
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg

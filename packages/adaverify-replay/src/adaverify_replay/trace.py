@@ -138,14 +138,16 @@ class TraceWriter:
             self._append(_line(header.as_dict()))
             return
         found = _header(str(self._path), whole[: whole.index(b"\n")].decode("utf-8", "replace"))
-        if found.as_dict() != json.loads(_line(header.as_dict())):
-            problem = "the trace belongs to another setup"
+        here = json.loads(_line(header.as_dict()))
+        if differences := _differences(found.as_dict(), here):
             raise TraceError(
-                problem,
+                "the trace belongs to another setup",
                 path=str(self._path),
                 line=1,
-                arrived=found.as_dict(),
-                allowed=f"a header equal to {header.as_dict()}",
+                arrived={
+                    name: f"{was!r} in the file, {now!r} here" for name, (was, now) in differences.items()
+                },
+                allowed="a header that is equal field by field",
                 remedy="write to a new file",
             )
 
@@ -266,6 +268,16 @@ def _record(path: str, number: int, line: str) -> StepRecord:
                 problem, path=path, line=number, arrived=item, allowed=wanted, remedy="remove the line"
             )
     return StepRecord(**value)
+
+
+def _differences(one: Any, other: Any, name: str = "") -> dict[str, tuple[Any, Any]]:
+    """Return the fields, by dotted name, in which two JSON values differ, each with both values."""
+    if not isinstance(one, dict) or not isinstance(other, dict):
+        return {} if one == other else {name: (one, other)}
+    found: dict[str, tuple[Any, Any]] = {}
+    for key in dict.fromkeys((*one, *other)):
+        found |= _differences(one.get(key), other.get(key), f"{name}.{key}" if name else key)
+    return found
 
 
 def _fits(value: object, kind: Any) -> bool:

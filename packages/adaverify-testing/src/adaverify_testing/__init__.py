@@ -8,6 +8,7 @@ from adaverify_testing.managers import (
     inline_entry_points,
     isolated_manager,
 )
+from adaverify_testing.models import TinyModel, TinyTokenizer, tiny_model
 from adaverify_testing.poisoning import POISON_BYTE, is_poisoned, poison
 from adaverify_testing.tolerances import EXACT, TOLERANCES, Tolerance, assert_close, tolerance
 
@@ -18,6 +19,8 @@ __all__ = [
     "InlineDistribution",
     "InlineEntryPoint",
     "IsolatedManager",
+    "TinyModel",
+    "TinyTokenizer",
     "Tolerance",
     "assert_close",
     "fake_capability",
@@ -25,5 +28,6 @@ __all__ = [
     "is_poisoned",
     "isolated_manager",
     "poison",
+    "tiny_model",
     "tolerance",
 ]

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from adaverify_testing import capabilities, managers, poisoning, tolerances
+from adaverify_testing import capabilities, managers, models, poisoning, tolerances
 
 if TYPE_CHECKING:
     import torch
 
-    from adaverify_contracts import Capability
+    from adaverify_contracts import Capability, LoadedModel
 
 
 @pytest.fixture
@@ -43,3 +43,9 @@ def poison() -> Callable[[torch.Tensor], torch.Tensor]:
 def assert_close() -> Callable[..., None]:
     """Return a function that compares a tensor with its reference by the table of tolerances."""
     return tolerances.assert_close
+
+
+@pytest.fixture
+def tiny_model() -> Callable[..., LoadedModel]:
+    """Return a function to a two-layer model with random weights and its tokenizer."""
+    return models.tiny_model

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated
+
 import typer
 
 from adaverify.commands.doctor import doctor
@@ -12,13 +15,34 @@ from adaverify.commands.run import run
 
 app = typer.Typer(
     name="adaverify",
-    help="Adaptive verification for speculative decoding.",
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (run, doctor, profile, plugins, report):
     app.command()(command)
+
+
+def _version(wanted: bool) -> None:
+    if not wanted:
+        return
+    try:
+        typer.echo(f"adaverify {version('adaverify')}")
+    except PackageNotFoundError:
+        typer.echo("adaverify, run from its source tree: not installed, so without a version")
+    raise typer.Exit
+
+
+@app.callback()
+def adaverify(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Adaptive verification for speculative decoding.
+
+    Exit codes: 0 done, 1 a check failed, 2 wrong usage, 3 refused with a typed error, 130 interrupted.
+    """
 
 
 def main() -> None:

@@ -42,7 +42,8 @@ def file_prompts(path: Path, limit: int | None = None) -> list[str]:
         PromptError: missing, unreadable, not UTF-8, malformed (with the line number) or without any prompt.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        # Some editors put a byte-order mark in front, which is no part of the first prompt.
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise PromptError(
             f"prompts file {path} cannot be read",
@@ -50,7 +51,8 @@ def file_prompts(path: Path, limit: int | None = None) -> list[str]:
             allowed="a readable UTF-8 file",
             remedy="check the path and the encoding",
         ) from error
-    numbered = [(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+    # Not splitlines: JSON text may hold other line separators inside a string.
+    numbered = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     if path.suffix.lower() in {".jsonl", ".json"}:
         prompts = [_json_prompt(path, number, line) for number, line in numbered]
     else:
@@ -68,7 +70,7 @@ def file_prompts(path: Path, limit: int | None = None) -> list[str]:
 def _json_prompt(path: Path, number: int, line: str) -> str:
     try:
         value = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PromptError(
             f"{path} line {number} is not JSON",
             arrived=line[:80],

@@ -1,4 +1,4 @@
-"""Everything a command needs to run the engine: settings, plugins, model, drafter, cost table."""
+"""Everything a command needs to run the engine: settings, plugins, device, model, drafter, cost table."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
+
+from adaverify.blame import blaming_plugins
 from adaverify_contracts import (
     Capability,
+    CapabilityError,
     CostTableError,
     DrafterDescriptor,
+    EngineError,
     FingerprintMismatchError,
     LoadedModel,
     ModelOptions,
@@ -18,11 +23,16 @@ from adaverify_contracts import (
 )
 from adaverify_engine import Engine, EngineOptions
 from adaverify_engine.profiling import fingerprint, grid_for, profile_engine
-from adaverify_runtime import Mode, PluginManager, Settings, assemble, load_plugins, read_settings
+from adaverify_runtime import Mode, PluginManager, Settings, assemble, doctor, load_plugins, read_settings
 from adaverify_verification import CostTable, Fingerprint
 
 MODEL = "smollm2-135m"
 DRAFTER = "n-gram"
+CONCURRENCY = 4
+# What a sequence holds beside its drafts when a step is priced: context, certain token and bonus token.
+_AROUND_DRAFTS = 3
+_SHORTEST = 128
+_BYTES = {"float32": 4, "bfloat16": 2}
 FetchProgress = Callable[[int, int | None], None]
 StepProgress = Callable[[int, int], None]
 
@@ -33,7 +43,7 @@ class Choice:
 
     model: str = MODEL
     drafter: str = DRAFTER
-    device: str = "cpu"
+    device: str | None = None
     dtype: str | None = None
     draft_tokens: int | None = None
     seed: int | None = None
@@ -49,39 +59,109 @@ class Session:
     model: LoadedModel
     drafter: DrafterDescriptor
     options: EngineOptions
-    capability: Capability | None = None
+    capability: Capability
 
     @property
     def fingerprint(self) -> Fingerprint:
         """The setup that this session's cost tables belong to."""
-        if self.capability is None:
-            return self.sized(1, self.options.max_model_len).probed().fingerprint
         return fingerprint(self.model.model.geometry, self.options, self.capability)
 
-    def sized(self, concurrency: int, max_model_len: int) -> Session:
-        """Return this session for other sizes; raises ``EngineError`` for impossible ones."""
-        limit = min(max_model_len, self.model.model.geometry.max_model_len)
-        return replace(self, options=replace(self.options, max_requests=concurrency, max_model_len=limit))
+    @property
+    def longest(self) -> int:
+        """The longest sequence that may run: the model's limit, or ADAVERIFY_ENGINE_MAX_MODEL_LEN if set."""
+        limit = self.model.model.geometry.max_model_len
+        preset = self.settings.engine
+        return min(limit, preset.max_model_len) if "max_model_len" in preset.model_fields_set else limit
 
-    def probed(self) -> Session:
-        """Return this session with its device probed."""
-        return replace(self, capability=self.engine("none").verifier.capability)
+    @property
+    def concurrency(self) -> int:
+        """Requests at once when the command line names no number."""
+        preset = self.settings.engine
+        return preset.max_requests if "max_requests" in preset.model_fields_set else CONCURRENCY
+
+    def sized(self, concurrency: int, needed: int, engines: int = 1) -> Session:
+        """Return this session for other sizes.
+
+        The length is rounded up to a power of two, so that runs of like prompts share a cost table.
+
+        Args:
+            concurrency: requests at once.
+            needed: tokens of the longest sequence.
+            engines: engines that will hold a KV cache at the same time.
+
+        Raises:
+            EngineError: K leaves no room for a request, or the caches are larger than the memory.
+        """
+        wanted = max(needed, self.options.draft_tokens + _AROUND_DRAFTS, _SHORTEST)
+        length = min(1 << (wanted - 1).bit_length(), self.longest)
+        options = replace(self.options, max_requests=concurrency, max_model_len=length)
+        most = max(length - _AROUND_DRAFTS, 0)
+        if options.draft_tokens > most:
+            raise EngineError(
+                "K leaves no room for a request",
+                arrived=options.draft_tokens,
+                allowed=f"0 .. {most}: a sequence of {length} tokens holds context, drafts and bonus token",
+                remedy="choose a smaller --draft-tokens",
+            )
+        geometry, memory = self.model.model.geometry, self.capability.memory_bytes
+        token = 2 * geometry.layers * geometry.kv_heads * geometry.head_dim * _BYTES[options.dtype]
+        cache = engines * options.pool_pages * options.page_size * token
+        if memory and cache > memory:
+            raise EngineError(
+                f"the KV caches of {concurrency} requests of {length} tokens do not fit the memory",
+                arrived=f"{cache / 1e9:.1f} GB for {engines} engines",
+                allowed=f"{memory / 1e9:.1f} GB",
+                remedy="lower --concurrency or the length",
+            )
+        return replace(self, options=options)
 
     def engine(self, mode: Mode, cost_table: CostTable | None = None) -> Engine:
         """Return a fresh engine in ``mode``; engines of one session differ in nothing else."""
         limits = self.options.limits
-        verifier = assemble(
-            limits,
-            device=self.options.device,
-            mode=mode,
-            settings=self.settings,
-            plugins=self.plugins,
-            capability=self.capability,
-            drafter=self.drafter,
-            cost_table=cost_table,
+        with blaming_plugins(self.plugins):
+            verifier = assemble(
+                limits,
+                device=self.options.device,
+                mode=mode,
+                settings=self.settings,
+                plugins=self.plugins,
+                capability=self.capability,
+                drafter=self.drafter,
+                cost_table=cost_table,
+            )
+            drafter = self.drafter.factory(limits, verifier.device)
+            return Engine(self.model, verifier, drafter, self.options)
+
+
+def discover() -> tuple[Settings, PluginManager]:
+    """Return the settings in force and the plugins that are installed.
+
+    Raises:
+        SettingsError: a setting is wrong; names its variable.
+        PluginError: a plugin breaks its contract, or a named one cannot be used.
+    """
+    settings = read_settings()
+    return settings, load_plugins(settings)
+
+
+def usable_device(name: str) -> str:
+    """Return the torch device of ``name``, ``auto`` being the accelerator when torch finds one.
+
+    Raises:
+        CapabilityError: torch cannot run on a device of that name here; lists those it can.
+    """
+    count = torch.cuda.device_count()
+    if name == "auto":
+        return "cuda" if count else "cpu"
+    known = ["cpu", *(["cuda"] if count else []), *(f"cuda:{index}" for index in range(count))]
+    if name not in known:
+        raise CapabilityError(
+            f"there is no device {name!r} here",
+            arrived=name,
+            allowed=", ".join(known),
+            remedy="choose one of them, or install a torch built for the accelerator",
         )
-        drafter = self.drafter.factory(limits, verifier.device)
-        return Engine(self.model, verifier, drafter, self.options)
+    return name
 
 
 def open_session(choice: Choice, fetched: FetchProgress | None = None) -> Session:
@@ -90,11 +170,11 @@ def open_session(choice: Choice, fetched: FetchProgress | None = None) -> Sessio
     Raises:
         SettingsError, PluginError: the surroundings are wrong.
         UnknownNameError: no model or drafter has the name; lists those that were discovered.
+        CapabilityError: there is no such device.
         ModelFileError: the model cannot be fetched or read.
         EngineError: a size is out of range.
     """
-    settings = read_settings()
-    plugins = load_plugins(settings)
+    settings, plugins = discover()
     models = {entry.descriptor.name: entry.descriptor for entry in plugins.models()}
     drafters = {entry.descriptor.name: entry.descriptor for entry in plugins.drafters()}
     if choice.model not in models:
@@ -110,13 +190,15 @@ def open_session(choice: Choice, fetched: FetchProgress | None = None) -> Sessio
         num_pages=preset.num_pages,
         prefill_chunk=preset.prefill_chunk,
         seed=preset.seed if choice.seed is None else choice.seed,
-        device=choice.device,
+        device=usable_device(choice.device or settings.device.name),
         dtype=choice.dtype or preset.dtype,
     )
-    model = models[choice.model].load(
-        ModelOptions(device=options.device, dtype=options.dtype, offline=choice.offline, progress=fetched)
-    )
-    return Session(settings, plugins, model, drafters[choice.drafter], options)
+    with blaming_plugins(plugins):
+        model = models[choice.model].load(
+            ModelOptions(device=options.device, dtype=options.dtype, offline=choice.offline, progress=fetched)
+        )
+    capability = doctor(settings, options.device, plugins=plugins).capability
+    return Session(settings, plugins, model, drafters[choice.drafter], options, capability)
 
 
 def table_path(session: Session) -> Path:
@@ -152,12 +234,23 @@ def stored_table(session: Session) -> tuple[CostTable | None, str]:
 
 
 def measure_table(session: Session, progress: StepProgress | None = None, *, repeats: int = 5) -> CostTable:
-    """Measure this setup's step times and store the table, except where the user named a file to read."""
+    """Measure this setup's step times, for real, on an engine of this session's sizes."""
     engine = session.engine("fixed")
-    table = profile_engine(engine, grid_for(session.options, repeats=repeats), progress=progress)
-    engine.verifier.close()
-    if session.settings.paths.cost_table is None:
-        path = table_path(session)
-        path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with blaming_plugins(session.plugins):
+            return profile_engine(engine, grid_for(session.options, repeats=repeats), progress=progress)
+    finally:
+        engine.verifier.close()
+
+
+def store_table(table: CostTable, path: Path) -> None:
+    """Write a cost table; raises ``CostTableError`` with the path where that is not possible."""
+    try:
         table.save(path)
-    return table
+    except OSError as error:
+        raise CostTableError(
+            f"the cost table cannot be written: {error.strerror}",
+            arrived=str(path),
+            allowed="a file in a writable folder",
+            remedy="pass --table FILE, or set ADAVERIFY_PATHS_CACHE to a writable folder",
+        ) from error

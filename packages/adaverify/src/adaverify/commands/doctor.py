@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 
-from adaverify.console import CHECK_FAILED, cell, emit_json, out, reports_errors, table
-from adaverify_runtime import doctor as build_report
-from adaverify_runtime import read_settings
+from adaverify.console import CHECK_FAILED, cell, emit_json, out, reports_errors, say, table
+from adaverify.options import Json
+from adaverify.session import discover, usable_device
+from adaverify_runtime import doctor as startup_report
 
 
 @reports_errors
@@ -18,15 +18,27 @@ def doctor(
         str | None, typer.Option(help="Torch device to examine, such as cpu or cuda:0.")
     ] = None,
     assume: Annotated[
-        str | None, typer.Option(help="Take the device for this architecture word instead of probing one.")
+        str | None,
+        typer.Option(help="Take the device for this architecture word instead of probing one."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON value and nothing else.")] = False,
+    kernel: Annotated[
+        list[str] | None,
+        typer.Option(help="Take this kernel as executed on the assumed device; may be repeated."),
+    ] = None,
+    json: Json = False,
 ) -> None:
     """Show every device fact, kernel, plugin and strategy, chosen or not, with all reasons at once.
 
     Exits with 1 when no verifier can be assembled here.
     """
-    report = build_report(read_settings(), device=device, assume=assume).as_dict()
+    if kernel and assume is None:
+        raise typer.BadParameter("--kernel belongs to --assume: kernels of a real device are executed")
+    settings, plugins = discover()
+    examined = (
+        "cpu" if assume is not None and device is None else usable_device(device or settings.device.name)
+    )
+    found = startup_report(settings, examined, assume, kernels=kernel or (), plugins=plugins)
+    report = found.as_dict()
     if json:
         emit_json(report)
     else:
@@ -36,66 +48,78 @@ def doctor(
 
 
 def _render(report: dict[str, Any]) -> None:
-    capability = report["capability"]
-    facts = [(key, capability[key]) for key in ("device_type", "architecture", "device_name")]
-    facts += [("processors", capability["processors"]), ("memory_bytes", capability["memory_bytes"])]
-    facts += [("compute_capability", capability["compute_capability"]), ("assumed", capability["assumed"])]
-    facts += [(f"version of {name}", version) for name, version in capability["versions"]]
-    out().print(table("Device", ("fact", "value"), [(name, cell(value)) for name, value in facts]))
-    out().print(
+    tables = (
+        table("Device", ("fact", "value"), _facts(report["capability"])),
         table(
             "Kernels",
             ("kernel", "version", "level", "reason"),
-            [(k["name"], k["version"], k["level"].lower(), k["reason"]) for k in capability["kernels"]],
-        )
-    )
-    out().print(
+            [
+                (k["name"], k["version"], k["level"].lower(), k["reason"])
+                for k in report["capability"]["kernels"]
+            ],
+        ),
         table(
             "Plugins",
-            ("plugin", "distribution", "outcome", "reason"),
+            ("plugin", "from", "outcome", "reason"),
             [
                 (p["name"], f"{p['owner']} {p['version']}", p["outcome"], p["reason"])
                 for p in report["plugins"]
             ],
-        )
-    )
-    out().print(table("Decode strategies", _CANDIDATE, [_candidate(item) for item in report["strategies"]]))
-    out().print(
+        ),
+        table("Decode strategies", _STRATEGY, [_strategy(item) for item in report["strategies"]]),
         table(
             "Graph backends",
-            ("backend", "distribution", "priority", "chosen", "reasons against"),
-            [
-                (b["name"], b["owner"], b["priority"], b["chosen"], _reasons(b["reasons"]))
-                for b in report["backends"]
-            ],
-        )
+            ("backend", "from", "priority", "chosen", "reasons against"),
+            [(b["name"], b["owner"], b["priority"], b["chosen"], _reasons(b)) for b in report["backends"]],
+        ),
+        *(_components(kind, report[kind]) for kind in ("signals", "policies", "drafters", "models")),
     )
-    for kind in ("signals", "policies", "drafters", "models"):
-        rows = [
-            (item["name"], item["owner"], ", ".join(f"{k} {v}" for k, v in item["facts"].items()))
-            for item in report[kind]
-        ]
-        out().print(table(kind.capitalize(), ("name", "distribution", "declares"), rows))
+    for one in tables:
+        out().print(one)
+        out().print()
     for title, style in (("notes", "cyan"), ("warnings", "yellow"), ("problems", "bold red")):
         for line in report[title]:
-            out().print(f"[{style}]{title[:-1]}[/]: {escape(line)}", highlight=False)
+            say(f"{title[:-1]}: {line}", style)
     if not report["problems"]:
-        out().print(f"A verifier can be assembled here in mode {report['mode']}.", highlight=False)
+        say(f"A verifier can be assembled here in mode {report['mode']}.")
 
 
-_CANDIDATE = ("strategy", "role", "graphs", "evidence", "chosen", "reasons against")
+def _facts(capability: dict[str, Any]) -> list[tuple[str, str]]:
+    names = (
+        "device_type",
+        "architecture",
+        "device_name",
+        "processors",
+        "memory_bytes",
+        "compute_capability",
+        "assumed",
+    )
+    facts = [(name.replace("_", " "), cell(capability[name])) for name in names]
+    return facts + [(f"version of {name}", version) for name, version in capability["versions"]]
 
 
-def _candidate(item: dict[str, Any]) -> tuple[object, ...]:
+_STRATEGY = ("strategy", "role", "graphs", "evidence", "prio", "chosen", "reasons against")
+
+
+def _strategy(item: dict[str, Any]) -> tuple[object, ...]:
     return (
-        f"{item['name']}\n{item['owner']} {item['version']}\npriority {item['priority']}",
+        f"{item['name']}\n{item['owner']}",
         item["role"],
         item["graph_support"].lower(),
         item["evidence"],
+        item["priority"],
         item["chosen"],
-        _reasons(item["reasons"]),
+        _reasons(item),
     )
 
 
-def _reasons(reasons: list[str]) -> str:
-    return "\n".join(reasons) if reasons else "none"
+def _components(kind: str, items: list[dict[str, Any]]) -> Any:
+    rows = [
+        (item["name"], item["owner"], ", ".join(f"{name} {value}" for name, value in item["facts"].items()))
+        for item in items
+    ]
+    return table(kind.capitalize(), ("name", "from", "declares"), rows)
+
+
+def _reasons(item: dict[str, Any]) -> str:
+    return "\n".join(item["reasons"]) or "none"

@@ -2,52 +2,48 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
+from typing import Any
 
 from adaverify.console import emit_json, out, reports_errors, table
-from adaverify_runtime import doctor as build_report
-from adaverify_runtime import read_settings
+from adaverify.options import Json
+from adaverify.session import discover, usable_device
+from adaverify_runtime import doctor as startup_report
 
-_SINGULAR = {
-    "strategies": "strategy",
-    "backends": "graph backend",
-    "signals": "signal",
-    "policies": "policy",
-    "drafters": "drafter",
-    "models": "model",
+_KINDS = {
+    "strategies": "decode strategies",
+    "backends": "graph backends",
+    "signals": "signals",
+    "policies": "policies",
+    "drafters": "drafters",
+    "models": "models",
 }
 
 
 @reports_errors
-def plugins(
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON value and nothing else.")] = False,
-) -> None:
+def plugins(json: Json = False) -> None:
     """List the discovered plugins with their outcome and everything each of them registered."""
-    report = build_report(read_settings()).as_dict()
-    registered: dict[str, list[str]] = {}
-    for kind in _SINGULAR:
-        for item in report[kind]:
-            registered.setdefault(item["owner"], []).append(f"{_SINGULAR[kind]} {item['name']}")
-    rows = [{**plugin, "registered": registered.get(plugin["owner"], [])} for plugin in report["plugins"]]
+    settings, found = discover()
+    report = startup_report(settings, usable_device(settings.device.name), plugins=found).as_dict()
+    rows = [{**plugin, "registered": _registered(report, plugin["owner"])} for plugin in report["plugins"]]
     if json:
         emit_json(rows)
         return
     out().print(
         table(
             "Plugins",
-            ("plugin", "distribution", "version", "outcome", "reason", "registered"),
-            [
-                (
-                    row["name"],
-                    row["owner"],
-                    row["version"],
-                    row["outcome"],
-                    row["reason"],
-                    "\n".join(row["registered"]),
-                )
-                for row in rows
-            ],
+            ("plugin", "from", "outcome", "registered, or the reason why not"),
+            [(row["name"], f"{row['owner']} {row['version']}", row["outcome"], _last(row)) for row in rows],
         )
     )
+
+
+def _registered(report: dict[str, Any], owner: str) -> dict[str, list[str]]:
+    names = {kind: [item["name"] for item in report[kind] if item["owner"] == owner] for kind in _KINDS}
+    return {kind: found for kind, found in names.items() if found}
+
+
+def _last(row: dict[str, Any]) -> str:
+    if row["outcome"] != "loaded":
+        return str(row["reason"])
+    lines = [f"{_KINDS[kind]}: {', '.join(names)}" for kind, names in row["registered"].items()]
+    return "\n".join(lines) or "nothing but probes or observers"

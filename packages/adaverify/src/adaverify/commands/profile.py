@@ -7,39 +7,63 @@ from typing import Annotated, Any
 
 import typer
 
-from adaverify.console import emit_json, out, progress, reports_errors, table
-from adaverify.session import DRAFTER, MODEL, Choice, measure_table, open_session, table_path
-from adaverify_replay import plot_cost_curve
+from adaverify.console import emit_json, note, out, progress, reports_errors, say, table
+from adaverify.files import require_writable
+from adaverify.options import Device, Drafter, DraftTokens, Dtype, Json, Model, Offline
+from adaverify.session import (
+    DRAFTER,
+    MODEL,
+    Choice,
+    Session,
+    measure_table,
+    open_session,
+    store_table,
+    table_path,
+)
+from adaverify_replay import plot_cost_curve, require_plottable
 
 
 @reports_errors
 def profile(
-    concurrency: Annotated[int, typer.Option(min=1, help="Requests that run at once.")] = 16,
-    context: Annotated[int, typer.Option(min=16, help="Longest sequence to price.")] = 512,
-    draft_tokens: Annotated[int | None, typer.Option(min=0, help="K, draft tokens for each request.")] = None,
+    concurrency: Annotated[int | None, typer.Option(min=1, help="Requests that run at once; 4.")] = None,
+    context: Annotated[
+        int, typer.Option(min=16, help="Longest sequence to price, rounded up to a power of two.")
+    ] = 512,
+    draft_tokens: DraftTokens = None,
     repeats: Annotated[int, typer.Option(min=1, help="Measured rounds; the median counts.")] = 5,
-    model: Annotated[str, typer.Option(help="Target model.")] = MODEL,
-    drafter: Annotated[str, typer.Option(help="Drafter, whose time is priced too.")] = DRAFTER,
-    device: Annotated[str, typer.Option(help="Torch device.")] = "cpu",
-    dtype: Annotated[str | None, typer.Option(help="float32 or bfloat16.")] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Never download anything.")] = False,
-    plot: Annotated[Path, typer.Option(help="Where to draw the curve.")] = Path("cost-curve.png"),
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON value and nothing else.")] = False,
+    model: Model = MODEL,
+    drafter: Drafter = DRAFTER,
+    device: Device = None,
+    dtype: Dtype = None,
+    offline: Offline = False,
+    plot: Annotated[Path, typer.Option(help="Draw the curve to this .png, .svg or .pdf file.")] = Path(
+        "cost-curve.png"
+    ),
+    store: Annotated[
+        Path | None, typer.Option("--table", help="Where to store the table; the cache when omitted.")
+    ] = None,
+    json: Json = False,
 ) -> None:
     """Measure decode steps by tokens, requests and context; store the table and draw it."""
+    require_plottable(plot)
+    require_writable(plot, "--plot")
+    if store is not None:
+        require_writable(store, "--table")
     choice = Choice(model, drafter, device, dtype, draft_tokens, None, offline)
     with progress() as display:
         task = display.add_task(f"loading {model}", total=None, note="")
         session = open_session(
             choice, lambda done, total: display.update(task, completed=done, total=total, note="fetching")
         )
-        session = session.sized(concurrency, context).probed()
+        session = session.sized(concurrency or session.concurrency, context)
         display.reset(task, description="measuring step times", note="")
         cost_table = measure_table(
             session, lambda done, total: display.update(task, completed=done, total=total), repeats=repeats
         )
+    stored = store or _default_store(session)
+    if stored is not None:
+        store_table(cost_table, stored)
     drawn = plot_cost_curve(cost_table, plot)
-    stored = None if session.settings.paths.cost_table else table_path(session)
     result = {
         "fingerprint": dict(session.fingerprint.pairs),
         "points": [
@@ -58,14 +82,25 @@ def profile(
         _render(result)
 
 
+def _default_store(session: Session) -> Path | None:
+    """Return the table's place in the cache; None where the user named a file, which is theirs to replace."""
+    named = session.settings.paths.cost_table
+    if named is None:
+        return table_path(session)
+    note(f"not stored: ADAVERIFY_PATHS_COST_TABLE names {named} to read; pass --table to write it")
+    return None
+
+
 def _render(result: dict[str, Any]) -> None:
     rows = [(p["requests"], p["context"], p["tokens"], 1e3 * p["seconds"]) for p in result["points"]]
     out().print(table("Step times", ("requests", "context", "query tokens", "ms"), rows))
+    out().print()
     out().print(
         table("Drafting", ("requests", "ms"), [(d["requests"], 1e3 * d["seconds"]) for d in result["draft"]])
     )
+    out().print()
     for outlier in result["outliers"]:
-        out().print(f"outlier: {outlier}", markup=False, highlight=False)
+        say(f"outlier: {outlier}")
     if result["table"] is not None:
-        out().print(f"Table: {result['table']}", markup=False, highlight=False)
-    out().print(f"Curve: {result['plot']}", markup=False, highlight=False)
+        say(f"Table: {result['table']}")
+    say(f"Curve: {result['plot']}")

@@ -2,34 +2,49 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from adaverify.console import emit_json, out, reports_errors, table
-from adaverify_replay import plot_trace, read_trace, summarise
+from adaverify.console import emit_json, note, out, reports_errors, say, table
+from adaverify.files import require_writable
+from adaverify.options import Json, Plot
+from adaverify_replay import plot_trace, read_trace, require_plottable, summarise
 
 
 @reports_errors
 def report(
     trace: Annotated[Path, typer.Argument(help="A trace written by `adaverify run --trace`.")],
-    plot: Annotated[Path | None, typer.Option(help="Draw drafts and step times to this file.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON value and nothing else.")] = False,
+    plot: Plot = None,
+    json: Json = False,
 ) -> None:
     """Summarise a trace: states, budgets, acceptance, predicted against realised."""
-    records = read_trace(trace)
-    summary = asdict(summarise(records))
+    records = read_trace(trace, allow_torn_tail=True)
+    if not trace.read_bytes().endswith(b"\n"):
+        note(f"the last line of {trace} was cut short and is left out")
     if plot is not None:
+        require_plottable(plot)
+        require_writable(plot, "--plot")
         plot_trace(records, plot)
+    summary = summarise(records).as_dict()
     if json:
         emit_json(summary)
         return
-    rows = [(name, value) for name, value in summary.items() if not isinstance(value, dict)]
-    out().print(table(f"Trace {trace}", ("figure", "value"), rows))
-    for name, value in summary.items():
-        if isinstance(value, dict):
-            out().print(table(name.replace("_", " "), ("name", "value"), list(value.items())))
+    _render(trace, summary)
     if plot is not None:
-        out().print(f"Plot: {plot}", markup=False, highlight=False)
+        say(f"Plot: {plot}")
+
+
+def _render(trace: Path, summary: dict[str, Any]) -> None:
+    figures = [(name, cell) for name, cell in summary.items() if not isinstance(cell, dict)]
+    out().print(table(f"Trace {trace}", ("figure", "value"), figures))
+    for name, value in summary.items():
+        if not isinstance(value, dict):
+            continue
+        out().print()
+        title = name.replace("_", " ")
+        if value:
+            out().print(table(title, ("name", "value"), list(value.items())))
+        else:
+            say(f"{title}: none")

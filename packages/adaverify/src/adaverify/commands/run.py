@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
+from rich.progress import Progress
 
-from adaverify.console import CHECK_FAILED, emit_json, err, out, progress, reports_errors, table
+from adaverify.console import CHECK_FAILED, emit_json, err, note, progress, reports_errors, table
+from adaverify.files import require_writable
+from adaverify.options import MODES, Device, Drafter, DraftTokens, Dtype, Json, Model, Modes, Offline
 from adaverify.prompts import file_prompts, human_eval_prompts
+from adaverify.run_report import build_report, render_report
+from adaverify.running import Live, require_trace, run_modes, sampling_of, trace_failure, trace_writer
 from adaverify.session import (
     DRAFTER,
     MODEL,
@@ -19,16 +21,15 @@ from adaverify.session import (
     Session,
     measure_table,
     open_session,
+    store_table,
     stored_table,
+    table_path,
 )
-from adaverify_contracts import AdaverifyError
-from adaverify_engine import Engine, Sampling
-from adaverify_engine.compare import Comparison, compare
-from adaverify_replay import TraceHeader, TraceWriter
+from adaverify_contracts import AdaverifyError, CostTableError, PromptError
 from adaverify_runtime import Mode
 from adaverify_verification import CostTable
 
-MODES: tuple[Mode, ...] = ("none", "fixed", "adaptive")
+_HUMAN_EVAL_COUNT = 16
 
 
 @reports_errors
@@ -36,36 +37,37 @@ def run(
     prompts: Annotated[
         Path | None, typer.Option(help="Text (one prompt a line) or JSONL; HumanEval when omitted.")
     ] = None,
-    count: Annotated[int, typer.Option(min=1, help="How many prompts to take.")] = 16,
-    concurrency: Annotated[int, typer.Option(min=1, help="Requests that run at once.")] = 4,
-    tokens: Annotated[int, typer.Option(min=1, help="New tokens for each prompt, at most.")] = 64,
-    draft_tokens: Annotated[
-        int | None, typer.Option(min=0, help="K, draft tokens for each request; 0 turns speculation off.")
+    count: Annotated[
+        int | None, typer.Option(min=1, help="How many prompts to take; 16 of HumanEval, all of a file.")
     ] = None,
+    concurrency: Annotated[int | None, typer.Option(min=1, help="Requests that run at once; 4.")] = None,
+    tokens: Annotated[int, typer.Option(min=1, help="New tokens for each prompt, at most.")] = 64,
+    draft_tokens: DraftTokens = None,
     temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.0,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of sampled runs.")] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Recorded rounds; the modes take turns in each.")] = 3,
-    mode: Annotated[list[str] | None, typer.Option(help="Compare only these modes; may be repeated.")] = None,
-    model: Annotated[str, typer.Option(help="Target model.")] = MODEL,
-    drafter: Annotated[str, typer.Option(help="Drafter.")] = DRAFTER,
-    device: Annotated[str, typer.Option(help="Torch device.")] = "cpu",
-    dtype: Annotated[
-        str | None, typer.Option(help="float32 (tokens are identical in all modes) or bfloat16 (fast).")
-    ] = None,
+    mode: Modes = None,
+    model: Model = MODEL,
+    drafter: Drafter = DRAFTER,
+    device: Device = None,
+    dtype: Dtype = None,
     chat: Annotated[bool, typer.Option("--chat", help="Put each prompt into the chat template.")] = False,
-    offline: Annotated[bool, typer.Option("--offline", help="Never download anything.")] = False,
+    offline: Offline = False,
     show: Annotated[int, typer.Option(min=0, help="Completions to print.")] = 1,
     trace: Annotated[
         Path | None, typer.Option(help="Write one JSON record for each adaptive step to this file.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON value and nothing else.")] = False,
+    json: Json = False,
 ) -> None:
     """Run the prompts in the modes none, fixed and adaptive, in turn, and compare them.
 
     Exits with 1 when the modes' greedy tokens differ in float32 for another reason than a near-tie.
     """
-    modes = _modes(mode)
-    texts = human_eval_prompts(count) if prompts is None else file_prompts(prompts, count)
+    modes = tuple(name for name in MODES if name in mode) if mode else MODES
+    texts = _prompts(prompts, count)
+    sampling = sampling_of(len(texts), tokens, temperature, seed)
+    if trace is not None:
+        _check_trace(trace, modes)
     choice = Choice(model, drafter, device, dtype, draft_tokens, seed, offline)
     with progress() as display:
         loading = display.add_task(f"loading {model}", total=None, note="")
@@ -73,204 +75,124 @@ def run(
             choice, lambda done, total: display.update(loading, completed=done, total=total, note="fetching")
         )
         display.remove_task(loading)
-        ids = [_encode(session, text, chat) for text in texts]
-        session = session.sized(concurrency, max(map(len, ids)) + tokens).probed()
-        cost_table, origin = _table(session, modes, display)
-        engines = {name: session.engine(name, cost_table) for name in modes}
-        sampling = Sampling(temperature=temperature, max_tokens=tokens, seed=seed)
-        with _tracing(trace, engines.get("adaptive"), session) as drain:
-            task = display.add_task("running", total=None, note="")
-
-            def advance(done: int, total: int, name: str) -> None:
-                display.update(task, completed=done, total=total, note=name)
-                drain()
-
-            result = compare(engines, ids, sampling, rounds=rounds, progress=advance)
-    sizes = {"concurrency": concurrency, "tokens": tokens, "rounds": rounds, "temperature": temperature}
-    report = _report(session, result, engines, origin, texts, sizes)
+        trace = trace or _preset_trace(session, modes)
+        ids = _encode(session, texts, tokens, chat)
+        session = session.sized(
+            _concurrency(session, concurrency, len(texts)), max(map(len, ids)) + tokens, len(modes)
+        )
+        sizes = {
+            "concurrency": session.options.max_requests,
+            "tokens": tokens,
+            "rounds": rounds,
+            "temperature": temperature,
+            "seed": session.options.seed,
+        }
+        with trace_writer(trace, session, sizes | {"prompts": len(texts)}) as writer:
+            cost_table, origin = _table(session, modes, display)
+            engines = {name: session.engine(name, cost_table) for name in modes}
+            live = Live(engines)
+            for line in engines[modes[0]].verifier.report.warnings:
+                note(line)
+            task = display.add_task("running", total=None, note=live)
+            try:
+                result = run_modes(
+                    engines,
+                    ids,
+                    sampling,
+                    session,
+                    rounds=rounds,
+                    writer=writer,
+                    advance=lambda done, total: display.update(task, completed=done, total=total),
+                )
+            except KeyboardInterrupt:
+                display.stop()
+                _say_partial(live, int(display.tasks[-1].completed), (rounds + 1) * len(modes), len(modes))
+                raise
+    report = build_report(session, result, engines, texts, {**sizes, "cost": origin})
     if json:
         emit_json(report)
     else:
-        _render(report, show, trace)
+        render_report(report, show, trace)
+    if trace is not None and (failure := trace_failure(engines, trace)):
+        raise failure
     if session.options.dtype == "float32" and not result.identical:
         raise typer.Exit(CHECK_FAILED)
 
 
-def _modes(named: list[str] | None) -> tuple[Mode, ...]:
-    unknown = [name for name in named or () if name not in MODES]
-    if unknown:
+def _prompts(path: Path | None, count: int | None) -> list[str]:
+    if path is None:
+        texts, where = human_eval_prompts(count or _HUMAN_EVAL_COUNT), "HumanEval"
+    else:
+        texts, where = file_prompts(path, count), str(path)
+    if count is not None and len(texts) < count:
+        note(f"{where} holds {len(texts)} prompts; --count asked for {count}, so all of them run")
+    return texts
+
+
+def _check_trace(path: Path, modes: tuple[Mode, ...]) -> None:
+    if "adaptive" not in modes:
         raise AdaverifyError(
-            "a mode to compare is unknown",
-            arrived=", ".join(unknown),
-            allowed=", ".join(MODES),
-            remedy="repeat --mode for each mode to compare, or omit it for all",
+            "a trace holds the steps of the mode adaptive, which does not run",
+            arrived=modes,
+            allowed="modes that include adaptive",
+            remedy="add --mode adaptive, or leave out --trace",
         )
-    return tuple(name for name in MODES if name in named) if named else MODES
+    require_writable(path, "--trace")
+    require_trace(path)
 
 
-def _encode(session: Session, text: str, chat: bool) -> list[int]:
+def _preset_trace(session: Session, modes: tuple[Mode, ...]) -> Path | None:
+    """Return the trace that the settings ask for, where there is anything to trace."""
+    return session.settings.paths.trace if "adaptive" in modes else None
+
+
+def _concurrency(session: Session, asked: int | None, prompts: int) -> int:
+    wanted = asked or session.concurrency
+    if asked is not None and wanted > prompts:
+        note(f"--concurrency {asked} and {prompts} prompts: no more than {prompts} run at once")
+    return min(wanted, prompts)
+
+
+def _encode(session: Session, texts: list[str], tokens: int, chat: bool) -> list[list[int]]:
+    """Return the token ids of every prompt; refuses one that no request could hold, by its number."""
     tokenizer = session.model.tokenizer
-    return tokenizer.chat([{"role": "user", "content": text}]) if chat else tokenizer.encode(text)
+    found = []
+    for number, text in enumerate(texts, 1):
+        ids = tokenizer.chat([{"role": "user", "content": text}]) if chat else tokenizer.encode(text)
+        if not 1 <= len(ids) < session.longest:
+            raise PromptError(
+                f"prompt {number} of {len(texts)} does not fit the model",
+                arrived=f"{len(ids)} tokens, {text[:40]!r} and so on",
+                allowed=f"1 .. {session.longest - 1} tokens, one being kept for the output",
+                remedy="shorten or remove it, or choose another model",
+            )
+        if len(ids) + tokens > session.longest:
+            note(f"prompt {number}: {session.longest - len(ids)} tokens of output fit, not {tokens}")
+        found.append(list(ids))
+    return found
 
 
-def _table(session: Session, modes: tuple[Mode, ...], display: Any) -> tuple[CostTable | None, str]:
+def _table(session: Session, modes: tuple[Mode, ...], display: Progress) -> tuple[CostTable | None, str]:
     if "adaptive" not in modes or session.options.draft_tokens == 0:
         return None, "no cost table: nothing to plan"
     cost_table, origin = stored_table(session)
     if cost_table is not None:
         return cost_table, origin
-    err().print(f"{origin}: measuring step times", highlight=False, markup=False)
+    note(f"{origin}: measuring step times, once for this setup")
     task = display.add_task("measuring step times", total=None, note="")
     cost_table = measure_table(
         session, lambda done, total: display.update(task, completed=done, total=total), repeats=3
     )
     display.remove_task(task)
+    try:
+        store_table(cost_table, table_path(session))
+    except CostTableError as error:
+        # Measured is measured: this run goes on, the next one measures anew.
+        note(error.problem)
     return cost_table, "cost table measured now"
 
 
-@contextmanager
-def _tracing(path: Path | None, engine: Engine | None, session: Session) -> Iterator[Callable[[], object]]:
-    """Write the adaptive engine's step records to ``path``; yield what hands queued records to observers."""
-    if engine is None:
-        yield lambda: None
-        return
-    verifier = engine.verifier
-    if path is None:
-        yield verifier.drain
-        return
-    header = TraceHeader(fingerprint=dict(session.fingerprint.pairs), settings=session.settings.as_dict())
-    with TraceWriter(path, header) as writer:
-        verifier.add_observer("trace", writer.write)
-        yield verifier.drain
-        verifier.drain()
-
-
-def _report(
-    session: Session,
-    result: Comparison,
-    engines: Mapping[Mode, Engine],
-    origin: str,
-    texts: list[str],
-    sizes: dict[str, Any],
-) -> dict[str, Any]:
-    """Return the whole outcome, JSON-ready; the table shows a part of it."""
-    verifiers = {name: engine.verifier for name, engine in engines.items()}
-    speeds = {name: one.tokens_per_second for name, one in result.results.items()}
-    first = next(iter(verifiers.values()))
-    return {
-        "setup": {
-            "model": session.model.model.geometry.name,
-            "dtype": session.options.dtype,
-            "device": first.capability.device_name,
-            "drafter": session.drafter.name,
-            "draft_tokens": session.options.draft_tokens,
-            "strategies": [item.name for item in first.report.strategies if item.chosen],
-            "cost": origin,
-            "prompts": len(texts),
-            **sizes,
-        },
-        "modes": {
-            name: {
-                **asdict(one),
-                "ratio_to_best_other": speeds[name] / max(v for k, v in speeds.items() if k != name)
-                if len(speeds) > 1
-                else None,
-                "counters": dict(verifiers[name].counters),
-            }
-            for name, one in result.results.items()
-        },
-        "tokens": {
-            "compared": result.compared,
-            "identical": result.identical,
-            "near_ties": result.near_ties,
-            "threshold": result.threshold,
-            "divergences": [asdict(one) for one in result.divergences],
-        },
-        "completions": [
-            {"prompt": text, "text": one.text, "tokens": list(one.tokens), "reason": one.reason.value}
-            for text, one in zip(texts, result.completions, strict=True)
-        ],
-        "disabled_observers": [
-            asdict(one) for verifier in verifiers.values() for one in verifier.disabled_observers
-        ],
-    }
-
-
-# Short enough for 80 columns; the reference of the command line spells them out.
-_COLUMNS = (
-    "mode",
-    "tokens/s",
-    "spread",
-    "steps",
-    "length",
-    "verified",
-    "wasted",
-    "budget",
-    "ratio",
-)
-
-_LEGEND = (
-    "length: accepted length, bonus token included. verified, wasted: draft tokens. "
-    "budget: draft tokens verified a step, mean. ratio: to the best other mode."
-)
-
-
-def _render(report: dict[str, Any], show: int, trace: Path | None) -> None:
-    setup = report["setup"]
-    for item in report["completions"][:show]:
-        out().rule("prompt", align="left", style="dim")
-        out().print(item["prompt"], style="dim", markup=False, highlight=False)
-        out().print(item["text"], markup=False, highlight=False)
-    out().rule(style="dim")
-    title = (
-        f"{setup['model']}, {setup['dtype']}, {setup['prompts']} prompts, "
-        f"{setup['concurrency']} at once, {setup['tokens']} new tokens, K = {setup['draft_tokens']}, "
-        f"drafter {setup['drafter']}"
-    )
-    out().print(table(title, _COLUMNS, [_row(name, one) for name, one in report["modes"].items()]))
-    tokens = report["tokens"]
-    out().print(_LEGEND, style="dim", highlight=False)
-    out().print(_verdict(tokens, setup["dtype"]), highlight=False)
-    out().print(f"Strategies: {', '.join(setup['strategies'])}. Cost: {setup['cost']}.", highlight=False)
-    for name, one in report["modes"].items():
-        for counter, number in one["counters"].items():
-            out().print(f"counted in {name}: {counter} x {number}", markup=False, highlight=False)
-    for observer in report["disabled_observers"]:
-        out().print(f"observer disabled: {observer}", markup=False, highlight=False)
-    if trace is not None:
-        out().print(f"Trace of the adaptive steps: {trace}", markup=False, highlight=False)
-
-
-def _row(name: str, one: dict[str, Any]) -> tuple[object, ...]:
-    stats, ratio = one["stats"], one["ratio_to_best_other"]
-    return (
-        name,
-        one["tokens_per_second"],
-        f"{one['lowest']:.1f}-{one['highest']:.1f}",
-        stats["steps"],
-        stats["accepted_length"],
-        stats["verified"],
-        stats["wasted"],
-        stats["mean_budget"],
-        "-" if ratio is None else f"{ratio:.3f}",
-    )
-
-
-def _verdict(tokens: dict[str, Any], dtype: str) -> str:
-    compared, near = tokens["compared"], tokens["near_ties"]
-    if not compared:
-        return "Sampled requests: tokens are not compared."
-    different = len(tokens["divergences"])
-    if not different:
-        return f"Tokens: identical in all modes, {compared} prompts compared."
-    if tokens["identical"]:
-        return (
-            f"Tokens: identical in all modes but for {near} near-ties "
-            f"(two best logits within {tokens['threshold']:g}), {compared} prompts compared."
-        )
-    if dtype != "float32":
-        return (
-            f"Tokens: {different} of {compared} prompts differ between modes. In {dtype} logits move with "
-            "the batch shape, whatever is verified; run with --dtype float32 to see identity."
-        )
-    return f"Tokens: {different - near} prompts differ for another reason than a near-tie. This is a fault."
+def _say_partial(live: Live, done: int, total: int, modes: int) -> None:
+    kind = "in the warm-up round" if done < modes else "after the warm-up round"
+    note(f"interrupted {kind}: {done} of {total} runs of a mode were finished; so far, not a result:")
+    err().print(table("Until the interruption", ("mode", "tokens/s", "tokens", "steps"), live.rows()))

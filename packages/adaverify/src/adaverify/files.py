@@ -1,0 +1,30 @@
+"""Output files, checked before a long run instead of after it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from adaverify_contracts import AdaverifyError
+
+
+def require_writable(path: Path, option: str) -> None:
+    """Refuse a path that cannot be written later; nothing is left behind.
+
+    Args:
+        path: the file that a command will write.
+        option: how the user named it, for the message.
+
+    Raises:
+        AdaverifyError: its folder is missing, it is a folder, or the system refuses to open it.
+    """
+    existed = path.exists()
+    try:
+        # Asking for permissions is not enough: a read-only or full file system says no only when it is tried.
+        with path.open("ab"):
+            pass
+    except OSError as error:
+        problem = f"the file of {option} cannot be written: {error.strerror}"
+        remedy = "choose a file in a folder that exists and is writable"
+        raise AdaverifyError(problem, arrived=str(path), allowed="a writable file", remedy=remedy) from error
+    if not existed:
+        path.unlink()

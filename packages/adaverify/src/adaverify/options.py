@@ -1,0 +1,48 @@
+"""Options that more than one command takes, spelt and explained once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from adaverify_runtime import Mode
+
+MODES: tuple[Mode, ...] = ("none", "fixed", "adaptive")
+_DTYPES = ("float32", "bfloat16")
+
+
+def _modes(named: list[str] | None) -> list[str] | None:
+    for name in named or ():
+        if name not in MODES:
+            raise typer.BadParameter(f"{name!r} is no mode; allowed: {', '.join(MODES)}")
+    return named
+
+
+def _dtype(name: str | None) -> str | None:
+    if name is not None and name not in _DTYPES:
+        raise typer.BadParameter(f"{name!r} is not supported; allowed: {', '.join(_DTYPES)}")
+    return name
+
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON value and nothing else.")]
+Offline = Annotated[bool, typer.Option("--offline", help="Never download anything.")]
+Model = Annotated[str, typer.Option(help="Target model.")]
+Drafter = Annotated[str, typer.Option(help="Drafter.")]
+Device = Annotated[
+    str | None,
+    typer.Option(help="Torch device, such as cpu or cuda:0; the accelerator if there is one when omitted."),
+]
+Dtype = Annotated[
+    str | None,
+    typer.Option(callback=_dtype, help="float32 (tokens are identical in all modes) or bfloat16 (fast)."),
+]
+DraftTokens = Annotated[
+    int | None, typer.Option(min=0, help="K, draft tokens for each request; 0 turns speculation off.")
+]
+Modes = Annotated[
+    list[str] | None,
+    typer.Option("--mode", callback=_modes, help="Compare only this mode; may be repeated."),
+]
+Plot = Annotated[Path | None, typer.Option(help="Draw it to this .png, .svg or .pdf file.")]

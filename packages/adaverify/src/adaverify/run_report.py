@@ -1,0 +1,189 @@
+"""The outcome of ``adaverify run``: one JSON-ready value, and the part of it that a terminal shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from adaverify.console import out, say, table
+from adaverify.session import Session
+from adaverify_engine import Engine
+from adaverify_engine.compare import Comparison
+from adaverify_runtime import Mode
+
+PHASES = ("draft", "plan", "forward", "accept", "observe")
+
+
+def build_report(
+    session: Session,
+    result: Comparison,
+    engines: Mapping[Mode, Engine],
+    texts: Sequence[str],
+    setup: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the whole outcome, JSON-ready.
+
+    Args:
+        session: what ran.
+        result: of the comparison.
+        engines: by mode.
+        texts: the prompts.
+        setup: sizes and origins that the user should see.
+    """
+    verifiers = {mode: engine.verifier for mode, engine in engines.items()}
+    first = next(iter(verifiers.values())).report
+    return {
+        "setup": {
+            "model": session.model.model.geometry.name,
+            "dtype": session.options.dtype,
+            "device": session.capability.device_name,
+            "drafter": session.drafter.name,
+            "draft_tokens": session.options.draft_tokens,
+            "strategies": [item.name for item in first.strategies if item.chosen],
+            "prompts": len(texts),
+            **setup,
+        },
+        "modes": {mode: _mode(mode, result, engines) for mode in result.results},
+        "tokens": {
+            "compared": result.compared if len(engines) > 1 else 0,
+            "identical": result.identical,
+            "near_ties": result.near_ties,
+            "threshold": result.threshold,
+            "divergences": [asdict(one) for one in result.divergences],
+        },
+        "completions": [
+            {"prompt": text, "text": one.text, "tokens": list(one.tokens), "reason": one.reason.value}
+            for text, one in zip(texts, result.completions, strict=True)
+        ],
+        "notes": list(dict.fromkeys(line for one in verifiers.values() for line in one.report.notes)),
+        "warnings": list(first.warnings),
+        "disabled_observers": [
+            {"mode": mode, **asdict(one)}
+            for mode, verifier in verifiers.items()
+            for one in verifier.disabled_observers
+        ],
+    }
+
+
+def _mode(mode: str, result: Comparison, engines: Mapping[Mode, Engine]) -> dict[str, Any]:
+    speeds = {name: one.tokens_per_second for name, one in result.results.items()}
+    others = [speed for name, speed in speeds.items() if name != mode]
+    one = result.results[mode]
+    seconds, whole = one.stats["seconds"], one.stats["total_seconds"]
+    return {
+        **asdict(one),
+        "ratio_to_best_other": speeds[mode] / max(others) if others else None,
+        "time_shares": {phase: seconds[phase] / whole if whole else 0.0 for phase in PHASES},
+        "counters": dict(engines[mode].verifier.counters),  # type: ignore[index]
+    }
+
+
+# Short enough for 80 columns; the legend below the table spells them out.
+_COLUMNS = (
+    "mode",
+    "tokens/s",
+    "min-max",
+    "steps",
+    "length",
+    "verified",
+    "wasted",
+    "budget",
+    "ratio",
+)
+_LEGEND = (
+    "length: accepted length, bonus token included. verified, wasted: draft tokens. "
+    "budget: draft tokens verified a step, mean. ratio: to the best other mode."
+)
+
+
+def render_report(report: dict[str, Any], show: int, trace: Path | None) -> None:
+    """Print completions, the tables and every statement that belongs to them, in 80 columns."""
+    setup, modes = report["setup"], report["modes"]
+    for item in report["completions"][:show]:
+        out().rule("prompt", align="left", style="dim")
+        say(item["prompt"], "dim")
+        out().rule("completion", align="left", style="dim")
+        say(item["text"])
+    out().rule(style="dim")
+    say(
+        f"{setup['model']}, {setup['dtype']}, {_count(setup['prompts'], 'prompt')}, "
+        f"{setup['concurrency']} at once, {_count(setup['tokens'], 'new token')}, "
+        f"K = {setup['draft_tokens']}, drafter {setup['drafter']}, {_count(setup['rounds'], 'round')}"
+    )
+    out().print()
+    out().print(table("Modes", _COLUMNS, [_row(name, one) for name, one in modes.items()]))
+    say(_LEGEND, "dim")
+    out().print()
+    out().print(table("Share of the step time", ("mode", *PHASES, "not the model"), _shares(modes)))
+    out().print()
+    say(verdict(report["tokens"], setup["dtype"], len(modes)))
+    say(f"Strategies: {', '.join(setup['strategies'])}. Cost: {setup['cost']}.")
+    for name, one in modes.items():
+        for counter, number in one["counters"].items():
+            say(f"Counted in {name}: {counter} x {number}.")
+    for one in report["disabled_observers"]:
+        say(
+            f"Observer {one['plugin']} raised in {one['mode']} at step {one['step']} and is disabled: "
+            f"{one['error']}."
+        )
+    if trace is not None:
+        say(f"Trace of the adaptive steps, warm-up round included: {trace}")
+
+
+def _row(name: str, one: dict[str, Any]) -> tuple[object, ...]:
+    stats, ratio = one["stats"], one["ratio_to_best_other"]
+    return (
+        name,
+        round(one["tokens_per_second"], 1),
+        f"{one['lowest']:.1f}-{one['highest']:.1f}",
+        stats["steps"],
+        f"{stats['accepted_length']:.2f}",
+        stats["verified"],
+        stats["wasted"],
+        f"{stats['mean_budget']:.1f}",
+        None if ratio is None else ratio,
+    )
+
+
+def _shares(modes: dict[str, Any]) -> list[tuple[object, ...]]:
+    rows: list[tuple[object, ...]] = []
+    for name, one in modes.items():
+        shares = one["time_shares"]
+        rest = 1.0 - shares["forward"]
+        rows.append((name, *(f"{100 * shares[phase]:.1f} %" for phase in PHASES), f"{100 * rest:.1f} %"))
+    return rows
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def verdict(tokens: dict[str, Any], dtype: str, modes: int) -> str:
+    """Return in words whether the modes emitted the same tokens, and what excuses a difference."""
+    compared, near = tokens["compared"], tokens["near_ties"]
+    if modes == 1:
+        return "Tokens: one mode ran, so there is nothing to compare."
+    if not compared:
+        return "Tokens: sampled requests are not compared."
+    if not tokens["divergences"]:
+        return f"Tokens: identical in all modes, {_count(compared, 'prompt')} compared, no near-tie."
+    if tokens["identical"]:
+        return (
+            f"Tokens: identical in all modes, {_count(compared, 'prompt')} compared, but for "
+            f"{_count(near, 'near-tie')} (two best logits within {tokens['threshold']:g})."
+        )
+    failures = [one for one in tokens["divergences"] if not one["near_tie"]]
+    prompts = len({one["prompt"] for one in failures})
+    if dtype != "float32":
+        return (
+            f"Tokens: {prompts} of {compared} prompts differ between modes. In {dtype} logits move with the "
+            "batch shape, whatever is verified; run with --dtype float32 to see identity."
+        )
+    first = failures[0]
+    return (
+        f"Tokens: {prompts} of {compared} prompts differ for another reason than a near-tie: prompt "
+        f"{first['prompt'] + 1} leaves the text of the first mode at token {first['position'] + 1} in "
+        f"{first['mode']}. This is a fault."
+    )

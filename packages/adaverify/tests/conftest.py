@@ -1,0 +1,119 @@
+"""The command line over the real runtime and engine, with a tiny model in place of the real one."""
+
+from __future__ import annotations
+
+import json
+import os
+from importlib.metadata import EntryPoint
+
+import pytest
+from typer.testing import CliRunner
+
+from adaverify import cli, console, session
+from adaverify_contracts import ModelDescriptor, hookimpl
+from adaverify_runtime import load_plugins
+from adaverify_testing import InlineDistribution, InlineEntryPoint, tiny_model
+
+BUILT_INS = ("capability", "engine", "graphs", "reference", "verification")
+
+
+class TinyPlugin:
+    """Registers the tiny model under the default name, so that commands need no option to find it."""
+
+    def __init__(self, load=tiny_model, name=session.MODEL):
+        self.load, self.name = load, name
+
+    @hookimpl
+    def adaverify_register_models(self):
+        return (ModelDescriptor(self.name, "two layers", self.load),)
+
+
+@pytest.fixture(scope="session")
+def warm_cache(tmp_path_factory):
+    """A cache that all tests share, so that step times of the tiny model are measured once."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def surroundings(monkeypatch, tmp_path, warm_cache):
+    """80 columns, no colours, the shared cache, a folder of its own, and no other variable of ours."""
+    for name in list(os.environ):
+        if name.upper().startswith("ADAVERIFY_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("ADAVERIFY_PATHS_CACHE", str(warm_cache))
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERMINAL_WIDTH", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.chdir(tmp_path)
+    console.out.cache_clear()
+    console.err.cache_clear()
+
+
+@pytest.fixture
+def cold_cache(surroundings, monkeypatch, tmp_path):
+    """The cache of a new user."""
+    monkeypatch.setenv("ADAVERIFY_PATHS_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def install(monkeypatch):
+    """Return a function that makes exactly the built-ins and the given plugins the installed ones."""
+
+    def installed(*plugins):
+        points = [EntryPoint(name, f"adaverify_{name}.hooks", "adaverify") for name in BUILT_INS]
+        for number, plugin in enumerate(plugins):
+            origin = InlineDistribution(f"extra-{number}", "1.0")
+            points.append(InlineEntryPoint(f"extra-{number}", plugin, origin))
+        monkeypatch.setattr(session, "load_plugins", lambda settings: load_plugins(settings, points))
+
+    return installed
+
+
+@pytest.fixture
+def tiny(install):
+    """Return a function that installs the tiny model, or one loaded by ``load``, and further plugins."""
+
+    def installed(*plugins, load=tiny_model):
+        install(TinyPlugin(load), *plugins)
+
+    installed()
+    return installed
+
+
+@pytest.fixture
+def invoke():
+    """Return a function that runs the command line and hands back exit code, stdout and stderr."""
+
+    def run(*arguments):
+        result = CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+        # A mistake of our own would be swallowed by the runner and show as code 1.
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result
+
+    return run
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    """Return a function that writes a prompts file, four short prompts when none are given."""
+
+    def write(*texts):
+        path = tmp_path / "prompts.jsonl"
+        texts = texts or ("abcabcabc", "hello there hello there", "xyz", "1 2 3 4 5 6 7")
+        path.write_text("".join(json.dumps(text) + "\n" for text in texts), encoding="utf-8")
+        return path
+
+    return write
+
+
+@pytest.fixture
+def run_tiny(invoke, prompts):
+    """Return a function that runs ``adaverify run`` small: four prompts, two at once, float32, one round."""
+
+    def run(*arguments, texts=()):
+        small = ("--prompts", prompts(*texts), "--concurrency", 2, "--tokens", 12, "--rounds", 1)
+        return invoke("run", *small, "--dtype", "float32", "--draft-tokens", 3, *arguments)
+
+    return run

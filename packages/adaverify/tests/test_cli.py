@@ -1,0 +1,139 @@
+"""The command line as a process: version, help, consoles, closed pipes, and `report` on any file."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from adaverify import cli, console
+from adaverify_contracts import StepRecord
+from adaverify_replay import TraceWriter
+
+MAIN = "from adaverify.cli import main; main()"
+
+
+@pytest.fixture
+def trace(tmp_path):
+    """A trace of three steps."""
+    path = tmp_path / "trace.jsonl"
+    with TraceWriter(path) as writer:
+        for step in range(3):
+            writer.write(
+                StepRecord(
+                    step=step,
+                    state="full",
+                    reason="a test",
+                    requests=1,
+                    certain_tokens=1,
+                    scheduled=2,
+                    planned=2,
+                    verified=2,
+                    accepted=1,
+                    emitted=2,
+                    tokens=3,
+                    tier=3,
+                    strategy="uniform",
+                    predicted_seconds=None,
+                    realised_seconds=0.5,
+                    predicted_tokens=2.0,
+                    realised_tokens=2,
+                    lag=None,
+                    digest="0",
+                )
+            )
+    return path
+
+
+def test_version_is_that_of_the_distribution(invoke, monkeypatch):
+    """Installed it is a number; in a source tree it says that there is none."""
+    monkeypatch.setattr(cli, "version", lambda name: f"7.8.9 of {name}")
+    assert invoke("--version").stdout == "adaverify 7.8.9 of adaverify\n"
+
+    def absent(name):
+        raise cli.PackageNotFoundError(name)
+
+    monkeypatch.setattr(cli, "version", absent)
+    result = invoke("--version")
+    assert (result.exit_code, "source tree" in result.stdout) == (0, True)
+
+
+def test_help_names_every_command_and_code(invoke):
+    """The page a user sees first."""
+    shown = invoke("--help").stdout
+    for word in ("run", "doctor", "profile", "plugins", "report", "--version", "Exit codes"):
+        assert word in shown
+
+
+def test_report_shows_and_plots_a_trace(invoke, trace, tmp_path):
+    """Totals, states and a picture; the JSON has the same numbers."""
+    result = invoke("report", trace, "--plot", tmp_path / "trace.png")
+    assert result.exit_code == 0
+    assert "tokens_per_second" in result.stdout
+    assert "fallbacks: none" in result.stdout
+    assert (tmp_path / "trace.png").read_bytes()[:4] == b"\x89PNG"
+    summary = json.loads(invoke("report", trace, "--json").stdout)
+    assert (summary["steps"], summary["emitted"], summary["tokens_per_second"]) == (3, 6, 4.0)
+
+
+def test_report_leaves_a_torn_last_line_out_and_says_so(invoke, trace):
+    """A crash of the machine may cut the last line."""
+    trace.write_bytes(trace.read_bytes()[:-4])
+    result = invoke("report", trace, "--json")
+    assert json.loads(result.stdout)["steps"] == 2
+    assert "was cut short and is left out" in result.stderr
+
+
+@pytest.mark.parametrize("content", [None, "", "not a trace\n", '{"format": "other"}\n'])
+def test_report_refuses_what_is_no_trace(invoke, tmp_path, content):
+    """Missing, empty, foreign: a typed error with the path."""
+    path = tmp_path / "x.jsonl"
+    if content is not None:
+        path.write_text(content)
+    result = invoke("report", path)
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert "TraceError" in result.stderr
+    assert "x.jsonl" in result.stderr
+
+
+def test_a_closed_pipe_is_neither_a_failed_check_nor_a_traceback(trace):
+    """`adaverify ... | head` ends quietly with 128 + SIGPIPE."""
+    command = [sys.executable, "-c", MAIN, "report", str(trace)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process.stdout.close()
+    said = process.stderr.read()
+    process.stderr.close()
+    assert (process.wait(), said) == (console.PIPE_CLOSED, "")
+
+
+def test_numbers_that_are_not_finite_become_null(capsys):
+    """JSON has no infinity; a reader must still get one value."""
+    console.emit_json({"gap": float("inf"), "more": [float("nan"), 1.5, ("a", -float("inf"))]})
+    assert json.loads(capsys.readouterr().out) == {"gap": None, "more": [None, 1.5, ["a", None]]}
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, "-"),
+        (True, "yes"),
+        (False, "no"),
+        (3, "3"),
+        (0.12345, "0.123"),
+        (123.456, "123.5"),
+        ("[x]", "[x]"),
+    ],
+)
+def test_cells(value, shown):
+    """What a table shows of each kind of value."""
+    assert console.cell(value) == shown
+
+
+def test_tables_keep_brackets_and_align_numbers(capsys):
+    """An extra in square brackets is no markup; numbers stand right, also when they were formatted before."""
+    console.out().print(console.table("T[1]", ("a", "b"), [("x[plot]", "1.5 %"), ("y", "10.25 %")]))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].rstrip() == "T[1]"
+    assert [line.rstrip() for line in lines[3:]] == ["x[plot]   1.5 %", "y       10.25 %"]
