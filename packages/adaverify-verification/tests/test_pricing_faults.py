@@ -230,3 +230,15 @@ def test_drafting_stops_at_a_long_context_where_nothing_survives(build):
         plan = loop.serve(np.zeros((1, 7)), kv_tokens=131_072, scheduled=np.full(1, 7 * drafts))
         assert plan.budget == 0
     assert "drafting loses" in manager.draft_next(1, 131_072)[1]
+
+
+def test_draft_time_is_in_the_objective(build):
+    """ds4 #621: drafting is paid whatever is verified, so it argues for verifying more of what was drafted."""
+    steps = np.tile([0.9, 0.7, 0.5, 0.4, 0.3, 0.2, 0.1], (4, 1))
+    budgets = []
+    for draft in ([], [(4, 20.0)]):
+        table = build.table(lambda n: 10 + 0.5 * n, (4,), 64, draft=draft)
+        plan = build.loop(build.manager(table, requests=4), lambda n: 10.0).serve(steps)
+        budgets.append(plan.budget)
+        assert plan.predicted_seconds == 10 + 0.5 * plan.tier + (20 if draft else 0)
+    assert budgets[0] < budgets[1]
