@@ -188,6 +188,24 @@ def test_an_interrupt_inside_the_drafter_passes(make_engine, tiny, method):
         assert list(done.tokens) == tiny.greedy(tiny.Decoder(), prompt, 9)
 
 
+@pytest.mark.parametrize("mode", ["none", "fixed", "adaptive"])
+def test_an_interrupt_while_learning_loses_no_token(make_engine, tiny, monkeypatch, mode):
+    """After the tokens are handed out: completions are whole, and the step number is planned again."""
+    engine = make_engine(mode)
+    observe, calls = engine.verifier.observe, []
+
+    def interrupted(outcome, plan):
+        calls.append(plan.step)
+        if len(calls) in (2, 6):
+            raise KeyboardInterrupt
+        return observe(outcome, plan)
+
+    monkeypatch.setattr(engine.verifier, "observe", interrupted)
+    assert run_and_compare(engine, tiny, tiny.prompts(6)) == [KeyboardInterrupt] * 2
+    assert calls[:4] == [0, 1, 1, 2]
+    assert "outcome-of-another-step" not in engine.verifier.counters
+
+
 def test_an_interrupted_step_gives_no_second_answer(make_engine, tiny):
     """Sampled text after an interrupt is what it would have been: noise belongs to the output position."""
     texts = []

@@ -233,7 +233,7 @@ def test_drafting_stops_at_a_long_context_where_nothing_survives(build):
 
 
 def test_draft_time_is_in_the_objective(build):
-    """ds4 #621: drafting is paid whatever is verified, so it argues for verifying more of what was drafted."""
+    """ds4 #621: drafting is paid whatever is verified, so it argues for verifying more of it."""
     steps = np.tile([0.9, 0.7, 0.5, 0.4, 0.3, 0.2, 0.1], (4, 1))
     budgets = []
     for draft in ([], [(4, 20.0)]):
