@@ -114,7 +114,8 @@ def run(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Run the tests of packages, plugins and the workspace; arguments after `--` go to pytest.
 
-    `--offline` among them is for this session: nothing is downloaded, and the real model's tests are left out.
+    `--offline` among them is for this session: nothing is downloaded, and the real model's tests are left
+    out.
     """
     environment = Environment(session, "tests")
     # Not pytest's own -m: a second one would replace the first, and with it the choice of devices.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from inspect import cleandoc
 from pathlib import Path
 
 from sphinx.application import Sphinx
@@ -28,7 +29,13 @@ myst_enable_extensions = ["colon_fence", "deflist", "dollarmath", "fieldlist"]
 myst_heading_anchors = 3
 
 # The public surface is what a package exports, in the order of its sorted export list.
-autodoc_default_options = {"members": True, "imported-members": True, "show-inheritance": True}
+# ``model_config`` is pydantic's and would fill a screen for each settings class.
+autodoc_default_options = {
+    "members": True,
+    "imported-members": True,
+    "show-inheritance": True,
+    "exclude-members": "model_config",
+}
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True
@@ -42,10 +49,11 @@ suppress_warnings = ["ref.python"]
 
 
 def write_reference(_app: Sphinx) -> None:
-    """Write one page for each distribution into docs/reference; git ignores these pages and no others there."""
+    """Write one page for each distribution into docs/reference; git ignores these, and only these."""
     folder = HERE / "reference"
     folder.mkdir(exist_ok=True)
     pages = {f"{d.name}.rst": reference_page(d) for d in DISTRIBUTIONS}
+    pages["cli-options.inc"] = command_line_options()
     for stale in {path.name for path in folder.glob("*.rst")} - set(pages):
         (folder / stale).unlink()
     for name, text in pages.items():
@@ -75,6 +83,34 @@ def reference_page(distribution: workspace.Distribution) -> str:
         f".. automodule:: {distribution.import_name}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def command_line_options() -> str:
+    """Return a section for each command with its arguments and options, read from the command line itself."""
+    import typer
+
+    from adaverify.cli import app
+
+    lines = []
+    for name, command in typer.main.get_command(app).commands.items():
+        lines += ["", f"## adaverify {name}", "", cleandoc(command.help or ""), ""]
+        lines += ["| option | default | meaning |", "|---|---|---|"]
+        for parameter in command.params:
+            if "--help" in parameter.opts:
+                continue
+            is_option = parameter.param_type_name == "option"
+            spelt = max(parameter.opts, key=len) if is_option else parameter.name.upper()
+            lines.append(f"| `{spelt}` | {shown_default(parameter)} | {parameter.help or ''} |")
+    return "\n".join(lines) + "\n"
+
+
+def shown_default(parameter: object) -> str:
+    """Return the default of a parameter as the page shows it."""
+    if parameter.required:
+        return "required"
+    if parameter.default is None:
+        return "none"
+    return "off" if parameter.default is False else f"`{parameter.default}`"
 
 
 def setup(app: Sphinx) -> None:

@@ -106,14 +106,14 @@ def prompts_of(count: int, seed: int = 1) -> list[list[int]]:
     return [torch.randint(0, VOCABULARY, (length,), generator=random).tolist() for length in lengths]
 
 
-def steep_table() -> CostTable:
+def steep_table(slope: float = 1.0) -> CostTable:
     """Return made-up prices: a draft that survives less than 2 times in 3 does not pay.
 
     Trimming gains far more than the guard's widest margin (27 %), so that it happens whatever this machine's
     real step times do to the guard.
     """
     points = [
-        (tokens, requests, context, 4e-4 + 2e-4 * tokens)
+        (tokens, requests, context, 4e-4 + slope * 2e-4 * tokens)
         for tokens in (1, 2, 4, 8, 16, 32, 64, 128, 256)
         for requests in (1, 4, 16)
         for context in (16, 128)

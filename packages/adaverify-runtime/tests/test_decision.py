@@ -44,9 +44,14 @@ def test_without_a_uniform_strategy_the_ragged_one_serves_and_says_so(make):
 
 
 def test_a_ragged_batch_without_a_ragged_strategy_is_refused(make):
-    """Never a silent fallback to a path that would misread the lengths."""
-    with pytest.raises(NoStrategyError, match="one query length only"):
-        decide_strategy(make.plan(budget=5), None, "even")
+    """Never a silent fallback to a path that would misread the lengths; the refusal names both sizes.
+
+    8 requests, K = 5, lengths that sum to 42 where equal blocks need 8 x 6 = 48 (sglang #39173,
+    DeepSeek-v4.1-Flash-DGX-Sparks #6).
+    """
+    with pytest.raises(NoStrategyError, match="one query length only") as caught:
+        decide_strategy(make.plan(requests=8, scheduled=40, budget=34), None, "even")
+    assert "42 query tokens for 8 requests, 48 if all drafts were verified" in str(caught.value)
 
 
 def test_an_empty_batch_is_ordinary(make):

@@ -1,9 +1,10 @@
 """Faults of planning and cost, as they broke in public; one test a kind of fault."""
 
 import numpy as np
+import torch
 
-from adaverify_contracts import PlanState
-from adaverify_verification import CostTable, Fingerprint
+from adaverify_contracts import BudgetReads, PlanState, PolicyDescriptor
+from adaverify_verification import CostTable, Fingerprint, RatioPolicy
 
 HERE = Fingerprint.from_mapping({"device": "cpu"})
 
@@ -172,3 +173,60 @@ def test_drafting_has_a_price_and_nothing_is_an_arm(build):
             assert "drafting loses" in manager.draft_next(4, 512)[1]
             drafted = 0
     assert drafted > 100
+
+
+def test_the_budget_is_spent_where_the_survivals_are(build):
+    """EAGLE #298: a fixed tree of 32 nodes for each of 8 requests; here half of them get nearly all."""
+    mixed = np.concatenate([np.full((4, 7), 0.95), np.full((4, 7), 0.05)])
+    manager = build.manager(build.table(lambda n: 4 + n, (8,), 64), requests=8)
+    manager.publish(0, np.arange(8), np.zeros(8, np.int64), build.logits(mixed))
+    plan = manager.plan(build.state(0, 8))
+    assert plan.budget >= 8
+    drafts = torch.full((8,), 7, dtype=torch.int32)
+    admitted = manager.assign(plan, drafts, drafts, plan.tokens).admitted
+    assert int(admitted[:4].sum()) == min(28, plan.budget)
+
+
+def test_load_context_and_accepted_length_are_inputs_of_every_policy(build):
+    """sglang #9319, #1979; llama.cpp #11933: off under load or at long context, tuned by accepted length."""
+    seen = []
+
+    class Recorder(RatioPolicy):
+        def choose(self, candidates):
+            seen.append((float(candidates.seconds[-1] / candidates.seconds[0]), float(candidates.tokens[-1])))
+            return super().choose(candidates)
+
+    points = [
+        (n, r, c, 10.0 + 0.02 * n * (1 + c / 1000) * (1 + r / 4))
+        for r in (1, 64)
+        for c in (100, 100_000)
+        for n in (1, 8, 64, 512)
+    ]
+    policy = PolicyDescriptor("recorder", BudgetReads.HISTORY, Recorder)
+
+    def share(requests, context, level):
+        manager = build.manager(CostTable.from_points(HERE, points), requests=64, policy=policy)
+        loop = build.loop(manager, lambda n: 10.0)
+        plan = loop.serve(np.full((requests, 7), level), kv_tokens=requests * context)
+        return plan.budget / plan.scheduled
+
+    base = share(1, 100, 0.7)
+    assert base == 1.0
+    assert share(64, 100, 0.7) < base
+    assert share(1, 100_000, 0.3) < share(1, 100, 0.3)
+    assert share(64, 100, 0.95) > share(64, 100, 0.7)
+    (alone, _), (loaded, _), *_ = seen
+    assert loaded > alone
+
+
+def test_drafting_stops_at_a_long_context_where_nothing_survives(build):
+    """tokenspeed #1132: 131K context, accepted length 1.0, 28 to 41 % slower; it never gave up."""
+    points = [(n, 1, c, 0.02 + c * n * 1e-6) for c in (1000, 131_072) for n in (1, 2, 4, 8)]
+    table = CostTable.from_points(HERE, points, draft=[(1, 0.02)])
+    manager = build.manager(table, requests=1)
+    loop = build.loop(manager, lambda n: 0.04)
+    for _ in range(8):
+        drafts, _ = manager.draft_next(1, 131_072)
+        plan = loop.serve(np.zeros((1, 7)), kv_tokens=131_072, scheduled=np.full(1, 7 * drafts))
+        assert plan.budget == 0
+    assert "drafting loses" in manager.draft_next(1, 131_072)[1]

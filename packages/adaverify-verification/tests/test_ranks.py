@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -130,3 +131,50 @@ def test_the_digest_covers_what_fixes_the_shape_and_nothing_else(build):
     same = apply_plan(build.state(0, 2), export_plan(dataclasses.replace(plan, predicted_tokens=99.0)))
     assert same.digest == plan.digest
     assert manager.plan(build.state(1, 2)).digest != plan.digest
+
+
+def test_accepted_counts_that_differ_between_ranks_are_found_in_the_next_step(build):
+    """sglang #33614: one plan, another accepted count on rank 1; nothing waits, everything is verified."""
+    ranks = [build.manager(build.table(steep, (1, 16), 128)) for _ in range(2)]
+    plans = []
+    for manager in ranks:
+        state = build.state(0, 3)
+        manager.publish(0, state.slots, state.generations, build.logits(np.full((3, 7), 0.5)))
+        plans.append(manager.plan(state))
+    assert plans[0].digest == plans[1].digest
+    # Rank 0 accepted 4 drafts, rank 1 accepted 5: the same slots, schedule and budget, one KV token more.
+    states = [build.state(1, 3, kv_tokens=3 * 128 + 3 + accepted) for accepted in (4, 5)]
+    found = []
+    for manager, state in zip(ranks, states, strict=True):
+        manager.publish(1, state.slots, state.generations, build.logits(np.full((3, 7), 0.5)))
+        found.append(manager.plan(state))
+    assert found[0].budget == found[1].budget < 21
+    digests = [plan.digest for plan in found]
+    assert digests[0] != digests[1]
+    for manager, state, plan in zip(ranks, states, found, strict=True):
+        settled = manager.agree(state, plan, digests)
+        assert (settled.budget, settled.uniform_query_len) == (21, 8)
+        assert manager.counters["ranks-disagree"] == 1
+
+
+@pytest.mark.parametrize("requests", [256, 8, 1, 0])
+def test_a_rank_a_thousandth_apart_at_a_tie_applies_rank_0s_plan(build, requests):
+    """vllm #56831: on rank 1 one confidence is 1e-3 lower where survivals tie at B; while draining too."""
+    table = build.table(steep, (1, 256), 2048)
+    ranks = [build.manager(table, requests=256, tiers=(8, 16, 64, 512)) for _ in range(2)]
+    confidences = np.full((requests, 7), 0.75)
+    state = build.state(0, requests)
+    for rank, manager in enumerate(ranks):
+        mine = confidences.copy()
+        if rank and requests:
+            mine[0, 2] -= 1e-3
+        manager.publish(0, state.slots, state.generations, build.logits(mine))
+    first = ranks[0].plan(state)
+    second = ranks[1].apply(state, ranks[0].export(first))
+    assert (second.budget, second.tier, second.digest) == (first.budget, first.tier, first.digest)
+    sizes = []
+    for manager, plan in zip(ranks, (first, second), strict=True):
+        tensor = torch.full((requests,), 7, dtype=torch.int32)
+        assignment = manager.assign(plan, tensor, tensor, plan.tier if requests else 0)
+        sizes.append((int(assignment.query_start_loc[-1]), len(assignment.token_request)))
+    assert sizes[0] == sizes[1] == (first.tokens, first.tier if requests else 0)

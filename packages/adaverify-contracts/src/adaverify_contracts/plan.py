@@ -144,7 +144,8 @@ class Plan:
         full_seconds: modelled time of verifying everything, None when unpriced.
         full_tokens: modelled emitted tokens of verifying everything.
         lag: steps between the confidences read and this step; None when there were none.
-        digest: 64-bit digest of the integers above; equal digests mean equal plans.
+        digest: 64-bit digest of the integers above and of the KV tokens; equal digests mean equal plans
+            over equal histories.
     """
 
     step: int

@@ -121,8 +121,7 @@ class Engine:
 
         Args:
             prompt: token ids, at least one; with one emitted token it must fit ``max_model_len``. The output
-            is
-                cut at ``max_model_len`` if ``max_tokens`` would run past it.
+                is cut at ``max_model_len`` if ``max_tokens`` would run past it.
             sampling: greedy defaults when None.
 
         Raises:

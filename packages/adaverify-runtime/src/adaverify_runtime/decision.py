@@ -34,7 +34,11 @@ def decide_strategy(plan: Plan, ragged: str | None, uniform: str | None) -> Deci
     if length is not None and uniform is not None:
         return Decision(uniform, reason, length)
     if ragged is None:
-        problem = f"step {plan.step} has query lengths that differ, and only a uniform strategy is there"
+        tokens, full = plan.requests + plan.budget, plan.requests + plan.scheduled
+        problem = (
+            f"step {plan.step} has query lengths that differ ({tokens} query tokens for {plan.requests} "
+            f"requests, {full} if all drafts were verified), and only a uniform strategy is there"
+        )
         why: dict[str, tuple[str, ...]] = {str(uniform): ("serves batches of one query length only",)}
         raise NoStrategyError(problem, why, remedy="install a strategy that reads device lengths")
     if length is not None:

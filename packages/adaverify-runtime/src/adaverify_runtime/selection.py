@@ -97,7 +97,7 @@ def select_strategies(
         if reasons[named]:
             problem = f"decode strategy {named!r} was named explicitly and does not fit"
             remedy = f"cure the reasons of {named}, or name no strategy to have one chosen"
-            raise NoStrategyError(problem, reasons, remedy=remedy)
+            raise NoStrategyError(problem, {k: why or ("fits",) for k, why in reasons.items()}, remedy=remedy)
     notes: list[str] = []
     ragged = _best(entries, reasons, RAGGED, named, notes)
     uniform = _best(entries, reasons, UNIFORM, named, notes)

@@ -131,8 +131,7 @@ class CostModel:
 
     Inside captured tiers a batch costs what the tier that holds it costs, never a line between two tiers.
     Past the last tier, and with no tiers, prices are interpolated between measured points. Requests and
-    context are
-    axes: linear between measured levels, the nearest level outside them.
+    context are axes: linear between measured levels, the nearest level outside them.
 
     Args:
         table: the measured table, None when there is none.

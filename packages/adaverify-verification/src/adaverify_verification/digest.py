@@ -29,14 +29,16 @@ def plan_digest(
     certain_tokens: int,
     tier: int,
     uniform_query_len: int | None,
+    kv_tokens: int = 0,
 ) -> int:
     """Return the digest of what fixes a step's shape; times, expectations and words stay out.
 
     Floats computed on two ranks differ some day, and they do not fix a shape. The query length does: it
-    selects the uniform path.
+    selects the uniform path. The KV tokens fix none either, but accepted counts that differed between ranks a
+    step ago show in them and in nothing else.
     """
     uniform = -1 if uniform_query_len is None else uniform_query_len
-    return digest((step, budget, scheduled, requests, certain_tokens, tier, uniform))
+    return digest((step, budget, scheduled, requests, certain_tokens, tier, uniform, kv_tokens))
 
 
 def export_plan(plan: Plan) -> tuple[int, ...]:
@@ -103,6 +105,7 @@ def apply_plan(state: StepState, integers: Sequence[int]) -> Plan:
             certain_tokens=certain,
             tier=tier,
             uniform_query_len=query_len,
+            kv_tokens=state.kv_tokens,
         ),
     )
 

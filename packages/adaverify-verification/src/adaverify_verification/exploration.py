@@ -12,10 +12,8 @@ class Exploration:
     """Earns ``share`` of a step's time with each step and spends it on probes.
 
     Counts steps, not time, so that ranks with equal plans explore in the same steps. What a probe really lost
-    is
-    charged: after one that paid for itself the next may follow at once, which is how a plan that trims
-        everything
-    comes back when acceptance recovers.
+    is charged. After one that paid for itself the next may follow at once, which is how a plan that trims
+    everything comes back when acceptance recovers.
 
     Args:
         share: share of the time that probes may lose, 0 .. 1; 0 never explores.

@@ -44,7 +44,7 @@ class RunningError:
         return math.sqrt(self.variance * max(MEMORY / (2.0 - MEMORY), 1.0 / max(1, self.count)))
 
     def excess_over(self, other: RunningError) -> float:
-        """Return by how much this mean exceeds the other beyond two standard errors; 0 while samples are few."""
+        """Return by how much this mean exceeds the other beyond two standard errors; 0 with few samples."""
         if min(self.count, other.count) < MINIMUM_SAMPLES:
             return 0.0
         return max(0.0, self.mean - other.mean - 2.0 * math.hypot(self.noise, other.noise))
@@ -70,11 +70,12 @@ class Guard:
 
     @property
     def margin(self) -> float:
-        """The margin in force: the configured one, widened by errors that favour trimming, beyond their noise.
+        """The margin in force: the configured one, widened by errors that favour trimming.
 
-        What counts is how trimmed steps fare *against* full ones: trimmed steps slower than predicted, or full
-        ones richer. An error common to both cancels in the ratio of tokens to time: a machine that is 20 %
-        slower today, or drafts that are 20 % worse than thought, say nothing for verifying them all.
+        What counts is how trimmed steps fare *against* full ones, beyond the noise: trimmed steps slower than
+        predicted, or full ones richer. An error common to both cancels in the ratio of tokens to time: a
+        machine that is 20 % slower today, or drafts that are 20 % worse than thought, say nothing for
+        verifying them all.
         """
         slower = self._time[True].excess_over(self._time[False])
         richer = self._tokens[False].excess_over(self._tokens[True])

@@ -335,9 +335,7 @@ class VerificationManager:
             self.cost.refresh(plan.tier, plan.requests, context_of(entry.state), seconds)
             if self.cost.strayed != strayed:
                 self._note(entry, "table-agrees-again" if strayed else "table-left-bounds")
-                _LOG.warning(
-                    "adaptive verification is %s: %s", "on again" if strayed else "off", self.cost.reason
-                )
+                _LOG.warning("budgets are %s: %s", "planned again" if strayed else "full", self.cost.reason)
 
     def draft_next(self, requests: int, kv_tokens: int) -> tuple[bool, str]:
         """Return whether the next step should draft at all, and why; for engines that can skip drafting.

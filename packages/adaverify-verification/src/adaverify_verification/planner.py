@@ -184,5 +184,6 @@ def write_plan(
             certain_tokens=state.certain_tokens,
             tier=tier,
             uniform_query_len=uniform,
+            kv_tokens=state.kv_tokens,
         ),
     )

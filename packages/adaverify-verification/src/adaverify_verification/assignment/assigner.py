@@ -119,7 +119,7 @@ class Assigner:
             padded_tokens: T, query tokens to describe, at least the number of real requests.
 
         Returns:
-            Views of the static buffers. The Triton backend only launches: it may be captured and replayed
+            Views of the static buffers. The Triton backend only launches, so it may be captured and replayed
             with other values of the same shapes, once a first call of each shape has compiled the kernel.
 
         Raises:

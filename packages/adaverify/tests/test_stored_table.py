@@ -1,0 +1,62 @@
+"""A stored cost table is used again under an equal fingerprint, and only then."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from adaverify.session import Session, stored_table, table_path
+from adaverify_contracts import CostTableError, FingerprintMismatchError, ModelGeometry
+from adaverify_engine import EngineOptions
+from adaverify_runtime import PathSettings, Settings
+from adaverify_testing import fake_capability
+from adaverify_verification import CostTable
+
+POINTS = [(1, 1, 16, 0.01), (8, 1, 16, 0.02)]
+
+
+@pytest.fixture
+def session(tmp_path):
+    """A session of no model but its sizes, on a fake device, with a cache of its own."""
+    geometry = ModelGeometry("tiny", 1, 8, 1, 1, 8, 50, max_model_len=256, stop_tokens=())
+    model = SimpleNamespace(model=SimpleNamespace(geometry=geometry), tokenizer=None)
+    options = EngineOptions(max_requests=2, draft_tokens=3, max_model_len=64, page_size=4, dtype="float32")
+    settings = Settings(paths=PathSettings(cache=tmp_path))
+    return Session(settings, None, model, None, options, fake_capability())
+
+
+def test_an_equal_setup_uses_its_table_again(session):
+    """vllm #52233: profiled again at every start."""
+    assert stored_table(session) == (None, "no cost table for this setup yet")
+    table = CostTable.from_points(session.fingerprint, POINTS)
+    table.save(table_path(session))
+    found, words = stored_table(session)
+    assert found == table
+    assert str(table_path(session)) in words
+
+
+@pytest.mark.parametrize("changes", [{"draft_tokens": 4}, {"dtype": "bfloat16"}, {"page_size": 8}])
+def test_another_setup_has_another_file(session, changes):
+    """K, dtype and page size are part of what a table was measured on; nothing is shared or overwritten."""
+    CostTable.from_points(session.fingerprint, POINTS).save(table_path(session))
+    other = replace(session, options=replace(session.options, **changes))
+    assert table_path(other) != table_path(session)
+    assert stored_table(other)[0] is None
+
+
+def test_a_table_of_another_machine_is_measured_anew_or_refused_when_named(session):
+    """The field that differs is named; a file the user named is never replaced in silence (vllm #52233)."""
+    foreign = replace(session, options=replace(session.options, draft_tokens=4)).fingerprint
+    path = table_path(session)
+    CostTable.from_points(foreign, POINTS).save(path)
+    found, words = stored_table(session)
+    assert found is None
+    assert "not usable" in words
+    named = replace(session, settings=Settings(paths=PathSettings(cost_table=path)))
+    with pytest.raises(FingerprintMismatchError, match="draft_tokens"):
+        stored_table(named)
+    path.write_text("{}", encoding="utf-8")
+    with pytest.raises(CostTableError):
+        stored_table(named)
