@@ -86,7 +86,7 @@ def test_the_three_modes_emit_the_same_tokens(real, prompts, record_property, co
 def test_the_command_line_runs_the_real_model(monkeypatch, invoke, tmp_path):
     """Step times measured, three modes, trace and code 0: what a new user sees first, small."""
     monkeypatch.setattr(sessions, "load_plugins", installed)
-    sizes = ("--count", 2, "--concurrency", 1, "--tokens", 6, "--draft-tokens", 1, "--rounds", 1)
+    sizes = ("--count", 1, "--concurrency", 1, "--tokens", 6, "--draft-tokens", 1, "--rounds", 1)
     where = ("--dtype", "float32", "--device", "cpu", "--trace", tmp_path / "t.jsonl")
     result = invoke("run", *sizes, *where, "--json")
     assert result.exit_code == 0, result.stderr

@@ -126,7 +126,7 @@ def test_output_that_will_be_cut_is_said(tiny, run_tiny):
     """The prompt fits, its output does not in full: the run goes on and names the prompt."""
     result = run_tiny(texts=["a", "b" * 505])
     assert result.exit_code == 0
-    assert "prompt 2: 7 tokens of output fit, not 12" in result.stderr
+    assert "1 of 2 prompts have no room for 12 new tokens, prompt 2 for 7" in result.stderr
 
 
 def test_a_prompt_without_tokens_is_refused(install, invoke, prompts):
@@ -146,6 +146,17 @@ def test_a_prompt_without_tokens_is_refused(install, invoke, prompts):
 
     install(Plugin())
     refused(invoke("run", "--prompts", prompts()), "prompt 1 of 4 does not fit the model", "0 tokens")
+
+
+def test_a_tokenizer_that_raises_names_its_plugin(tiny, run_tiny):
+    """Prompts come first, so nothing was measured yet."""
+
+    class Picky(TinyTokenizer):
+        def encode(self, text):
+            raise LookupError("no such letter")
+
+    tiny(load=lambda options: LoadedModel(TinyModel(options=options), Picky()))
+    refused(run_tiny(), "PluginError: plugin 'extra-0' raised LookupError", "no such letter", "in encode")
 
 
 def test_a_length_set_in_the_environment_is_a_limit(tiny, run_tiny, monkeypatch):

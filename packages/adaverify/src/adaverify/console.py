@@ -108,7 +108,7 @@ def progress() -> Progress:
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=16),
+        BarColumn(bar_width=10),
         TextColumn("{task.fields[note]}", markup=False),
         TimeElapsedColumn(),
         console=err(),

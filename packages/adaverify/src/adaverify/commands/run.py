@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.progress import Progress
 
+from adaverify.blame import blaming_plugins
 from adaverify.console import CHECK_FAILED, emit_json, err, note, progress, reports_errors, table
 from adaverify.files import require_writable
 from adaverify.options import MODES, Device, Drafter, DraftTokens, Dtype, Json, Model, Modes, Offline
@@ -156,9 +157,13 @@ def _concurrency(session: Session, asked: int | None, prompts: int) -> int:
 def _encode(session: Session, texts: list[str], tokens: int, chat: bool) -> list[list[int]]:
     """Return the token ids of every prompt; refuses one that no request could hold, by its number."""
     tokenizer = session.model.tokenizer
-    found = []
-    for number, text in enumerate(texts, 1):
-        ids = tokenizer.chat([{"role": "user", "content": text}]) if chat else tokenizer.encode(text)
+    with blaming_plugins(session.plugins):
+        if chat:
+            found = [tokenizer.chat([{"role": "user", "content": text}]) for text in texts]
+        else:
+            found = [tokenizer.encode(text) for text in texts]
+    cut = []
+    for number, (text, ids) in enumerate(zip(texts, found, strict=True), 1):
         if not 1 <= len(ids) < session.longest:
             raise PromptError(
                 f"prompt {number} of {len(texts)} does not fit the model",
@@ -167,8 +172,9 @@ def _encode(session: Session, texts: list[str], tokens: int, chat: bool) -> list
                 remedy="shorten or remove it, or choose another model",
             )
         if len(ids) + tokens > session.longest:
-            note(f"prompt {number}: {session.longest - len(ids)} tokens of output fit, not {tokens}")
-        found.append(list(ids))
+            cut.append(f"prompt {number} for {session.longest - len(ids)}")
+    if cut:
+        note(f"{len(cut)} of {len(texts)} prompts have no room for {tokens} new tokens, {cut[0]}")
     return found
 
 
