@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.progress import Progress
@@ -27,6 +27,8 @@ from adaverify.session import (
     table_path,
 )
 from adaverify_contracts import AdaverifyError, CostTableError, PromptError
+from adaverify_engine import Engine, Sampling
+from adaverify_engine.compare import Comparison
 from adaverify_runtime import Mode
 from adaverify_verification import CostTable
 
@@ -88,27 +90,7 @@ def run(
             "temperature": temperature,
             "seed": session.options.seed,
         }
-        with trace_writer(trace, session, sizes | {"prompts": len(texts)}) as writer:
-            cost_table, origin = _table(session, modes, display)
-            engines = {name: session.engine(name, cost_table) for name in modes}
-            live = Live(engines)
-            for line in engines[modes[0]].verifier.report.warnings:
-                note(line)
-            task = display.add_task("running", total=None, note=live)
-            try:
-                result = run_modes(
-                    engines,
-                    ids,
-                    sampling,
-                    session,
-                    rounds=rounds,
-                    writer=writer,
-                    advance=lambda done, total: display.update(task, completed=done, total=total),
-                )
-            except KeyboardInterrupt:
-                display.stop()
-                _say_partial(live, int(display.tasks[-1].completed), (rounds + 1) * len(modes), len(modes))
-                raise
+        result, engines, origin = _compare(session, modes, ids, sampling, sizes, trace, display)
     report = build_report(session, result, engines, texts, {**sizes, "cost": origin})
     if json:
         emit_json(report)
@@ -118,6 +100,40 @@ def run(
         raise failure
     if session.options.dtype == "float32" and not result.identical:
         raise typer.Exit(CHECK_FAILED)
+
+
+def _compare(
+    session: Session,
+    modes: tuple[Mode, ...],
+    ids: list[list[int]],
+    sampling: list[Sampling],
+    sizes: dict[str, Any],
+    trace: Path | None,
+    display: Progress,
+) -> tuple[Comparison, dict[Mode, Engine], str]:
+    """Run the modes; return the comparison, the engines that ran and where the prices came from."""
+    with trace_writer(trace, session, sizes | {"prompts": len(ids)}) as writer:
+        cost_table, origin = _table(session, modes, display)
+        engines = {name: session.engine(name, cost_table) for name in modes}
+        for line in engines[modes[0]].verifier.report.warnings:
+            note(line)
+        live = Live(engines)
+        task = display.add_task("running", total=None, note=live)
+
+        def advance(done: int, total: int) -> None:
+            display.update(task, completed=done, total=total)
+
+        try:
+            result = run_modes(
+                engines, ids, sampling, session, rounds=sizes["rounds"], writer=writer, advance=advance
+            )
+        except KeyboardInterrupt:
+            display.stop()
+            _say_partial(
+                live, int(display.tasks[-1].completed), (sizes["rounds"] + 1) * len(modes), len(modes)
+            )
+            raise
+    return result, engines, origin
 
 
 def _prompts(path: Path | None, count: int | None) -> list[str]:
