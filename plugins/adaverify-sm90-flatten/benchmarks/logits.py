@@ -28,12 +28,13 @@ import torch
 
 from adaverify_contracts import DecodeBatch, DecodeRows, Limits
 from adaverify_metadata import FlattenRowBuilder, PairedRowBuilder, TailHeavySchedule
-from adaverify_sm90_flatten.deep_gemm.adapter import PagedMqaLogits, import_library, slot_values
+from adaverify_sm90_flatten.deep_gemm.adapter import PagedMqaLogits, import_library
 from adaverify_sm90_flatten.deep_gemm.reference import (
     pack_pages,
     paged_mqa_logits_reference,
     relative_errors,
 )
+from adaverify_sm90_flatten.ops.gather_slots.launch import gather_slots
 
 HEADS, DIM, PAGE, K = 64, 128, 64, 7
 REQUESTS = (1, 16, 64)
@@ -82,10 +83,7 @@ class Case:
         }
 
     def inputs(self, rows: DecodeRows) -> tuple[torch.Tensor, torch.Tensor]:
-        if rows.tokens_per_row == 1:
-            return self.query[:, None], self.weights
-        gathered = slot_values(self.query.view(torch.uint8), rows).view(self.query.dtype)
-        return gathered, slot_values(self.weights, rows).flatten(0, 1)
+        return gather_slots(self.query, self.weights, rows)
 
     def step(self, name: str) -> tuple[DecodeRows, torch.Tensor]:
         rows = self.builders[name].build(self.batch)

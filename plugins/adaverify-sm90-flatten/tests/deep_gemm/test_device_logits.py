@@ -10,13 +10,14 @@ import torch
 from adaverify_contracts import KernelLevel, Limits
 from adaverify_metadata import TailHeavySchedule, schedule_tail_heavy
 from adaverify_sm90_flatten import hooks
-from adaverify_sm90_flatten.deep_gemm.adapter import PagedMqaLogits, slot_values
+from adaverify_sm90_flatten.deep_gemm.adapter import PagedMqaLogits
 from adaverify_sm90_flatten.deep_gemm.reference import (
     pack_pages,
     paged_mqa_logits_reference,
     relative_errors,
 )
 from adaverify_sm90_flatten.deep_gemm.versions import PINNED
+from adaverify_sm90_flatten.ops.gather_slots.launch import gather_slots
 
 pytestmark = pytest.mark.sm90
 
@@ -167,8 +168,8 @@ def test_rows_schedule_and_logits_in_one_graph_replayed_with_other_lengths(kit, 
 
     def step():
         rows = builder.build(batch)
-        q = slot_values(query.view(torch.uint8), rows).view(query.dtype)
-        scores = logits.rows(q, kv, slot_values(weights, rows).flatten(0, 1), rows, limits.max_kv_len)
+        q, w = gather_slots(query, weights, rows)
+        scores = logits.rows(q, kv, w, rows, limits.max_kv_len)
         return scores[rows.token_slot]
 
     step()

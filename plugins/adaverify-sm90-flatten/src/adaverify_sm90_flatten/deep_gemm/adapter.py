@@ -43,14 +43,6 @@ def import_library() -> ModuleType:
     return deep_gemm
 
 
-def slot_values(values: torch.Tensor, rows: DecodeRows) -> torch.Tensor:
-    """Return each slot's token values, [M, N, ...] of values [T, ...]; an empty slot repeats token 0.
-
-    Launch-only, allocates its result: under capture it comes from the graph's pool.
-    """
-    return values[rows.row_token.clamp(min=0)]
-
-
 class PagedMqaLogits:
     """Paged MQA logits of one model's sizes on one device.
 
@@ -154,7 +146,7 @@ class PagedMqaLogits:
         Query token t is at result row ``rows.token_slot[t]``.
 
         Args:
-            q: float8_e4m3fn [M, N, H, D], by slot (``slot_values``).
+            q: float8_e4m3fn [M, N, H, D], by slot (``gather_slots``).
             kv: uint8 [pages, P, 1, D + 4].
             weights: float32 [M x N, H], by slot; a positive query scale is folded in.
             rows: from a strategy of this plugin.
