@@ -35,8 +35,9 @@ CHILD = textwrap.dedent(
         places = {(kernel.arg_names.index(key),): value for key, value in constants.items()}
         source = ASTSource(kernel, kinds, constexprs=places)
         made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
+        ttir = made.asm["ttir"]
         offsets = {
-            pointer: re.findall(rf"tt.addptr %{pointer}, [^:]*: !tt.ptr<[a-z0-9]+>, (i\\d+)", made.asm["ttir"])
+            pointer: re.findall(rf"tt.addptr %{pointer}, [^:]*: !tt.ptr<[a-z0-9]+>, (i\\d+)", ttir)
             for pointer in wide
         }
         report[name] = {"binary": len(made.asm["cubin"]), "offsets": offsets}

@@ -65,7 +65,7 @@ def gather_slots(
             allowed=f"contiguous, query FP8 [{tokens}, H, D], weights float32 [{tokens}, H], powers of two",
             remedy="pass one query and one row of weights for each padded token of the rows",
         )
-    # Only this layout promises slot t for token t; shapes alone do not (a uniform row without a token shifts).
+    # Only this layout promises slot t for token t; shapes do not (a uniform row without a token shifts).
     if rows.strategy == "flatten" and rows.tokens_per_row == 1 and rows.rows == tokens:
         return query[:, None], weights
     if backend == "torch":
