@@ -1,6 +1,7 @@
 """One or two tokens a row, by measurement."""
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -88,6 +89,19 @@ def test_a_table_comes_from_the_benchmarks_file(tmp_path):
     with pytest.raises(FingerprintMismatchError) as caught:
         RowCostTable.load(path, {"device": "b", "heads": 64})
     assert caught.value.differences == {"device": ("a", "b")}
+
+
+def test_the_measured_table_loads_and_decides():
+    """The benchmark's own file, as published: wins at long contexts, not at short ones."""
+    name = "docs/measurements/data/2026-11-30-h200-logits.json"
+    found = [folder / name for folder in Path(__file__).parents if (folder / name).is_file()]
+    if not found:
+        pytest.skip("outside the repository")
+    choice = RowChoice(RowCostTable.load(found[0], {"device": "NVIDIA H200", "head_dim": 128}))
+    assert choice.choose(512, 32768).strategy == "paired"
+    assert choice.choose(512, 2048).strategy == "flatten"
+    assert choice.choose(264, 32768).strategy == "flatten"
+    assert choice.counters == {"paired": 1, "flatten": 1, "tie": 1, "unknown": 0}
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ class NativeUniformRowBuilder:
     Query lengths 1 and 2 give one row a request, M = requests, N = the length. A longer query is cut into
     rows of two tokens of its request, an odd one padded in front: M = min(padded_tokens, (padded_tokens +
     requests) // 2), N = 2. Three query tokens a row are an error of the kernel library (vllm #43457), and so
-    are eight.
+    are eight. Pairs of eight tokens are faster than single tokens from 16 requests and context 8192 on, and
+    2 to 3 us slower at 2048 (docs/measurements/2026-11-30-h200-logits.md).
 
     Args:
         strategy: name the rows carry.

@@ -12,6 +12,8 @@ from adaverify_sm90_flatten.deep_gemm.reference import paged_mqa_logits_referenc
 from adaverify_sm90_flatten.deep_gemm.versions import COMMON, KNOWN_VERSIONS, PINNED, known_version
 
 MINUS = float("-inf")
+# These tests run on CPU tensors: where a GPU is, kernels are compiled, and a compiled one refuses them.
+BACKEND = "torch" if torch.cuda.is_available() else "triton"
 
 
 @pytest.fixture
@@ -20,8 +22,14 @@ def library(kit):
 
 
 @pytest.fixture
+def checked(library):
+    options = {"heads": 64, "head_dim": 128, "page_size": 64, "backend": BACKEND}
+    return PagedMqaLogits(library, **options, device="cpu", checked=True)
+
+
+@pytest.fixture
 def logits(library):
-    return PagedMqaLogits(library, heads=64, head_dim=128, page_size=64, device="cpu")
+    return PagedMqaLogits(library, heads=64, head_dim=128, page_size=64, device="cpu", backend=BACKEND)
 
 
 def change(call, **values):
@@ -176,21 +184,25 @@ def test_too_many_rows_are_refused(kit, logits):
         ("block_table", [[-1, 0], [0, 0]], "not there"),
     ],
 )
-def test_checked_mode_refuses_values(kit, library, field, value, word):
+def test_checked_mode_refuses_values(kit, library, checked, field, value, word):
     """vllm #56771: a bounds check in checked mode; -1 would be read as 4294967295."""
-    logits = PagedMqaLogits(library, heads=64, head_dim=128, page_size=64, device="cpu", checked=True)
+    logits = PagedMqaLogits(
+        library, heads=64, head_dim=128, page_size=64, device="cpu", checked=True, backend=BACKEND
+    )
     call = kit.call([70, 9], width=128)
-    logits(call)
+    checked(call)
     with pytest.raises(LayoutError, match=word):
-        logits(change(call, **{field: torch.tensor(value, dtype=torch.int32)}))
+        checked(change(call, **{field: torch.tensor(value, dtype=torch.int32)}))
     assert len(library.calls) == 1
 
 
-def test_checked_mode_refuses_decreasing_lengths(kit, library):
-    logits = PagedMqaLogits(library, heads=64, head_dim=128, page_size=64, device="cpu", checked=True)
+def test_checked_mode_refuses_decreasing_lengths(kit, checked):
+    logits = PagedMqaLogits(
+        library, heads=64, head_dim=128, page_size=64, device="cpu", checked=True, backend=BACKEND
+    )
     call = kit.call([70, 9], tokens=2, width=128)
     with pytest.raises(LayoutError, match="misreads"):
-        logits(change(call, row_lens=call.row_lens.flip(1).contiguous()))
+        checked(change(call, row_lens=call.row_lens.flip(1).contiguous()))
 
 
 def test_slots_come_from_one_question_and_halve_for_four(library, logits):
@@ -209,12 +221,12 @@ def test_a_library_of_another_generation_is_refused(library):
         get_paged_mqa_logits_metadata = library.get_paged_mqa_logits_metadata
 
     with pytest.raises(CapabilityError, match="fp8_fp4_paged_mqa_logits"):
-        PagedMqaLogits(Old(), heads=64, head_dim=128, page_size=64, device="cpu")
+        PagedMqaLogits(Old(), heads=64, head_dim=128, page_size=64, device="cpu", backend=BACKEND)
 
 
 def test_an_unlisted_version_gets_what_all_builds_share(kit, library):
     library.__version__ = "9.9"
-    logits = PagedMqaLogits(library, heads=64, head_dim=128, page_size=64, device="cpu")
+    logits = PagedMqaLogits(library, heads=64, head_dim=128, page_size=64, device="cpu", backend=BACKEND)
     assert logits.known.contract is COMMON and not logits.known.verified
     with pytest.raises(LayoutError, match="allowed: 1, 2;"):
         logits(kit.call([9], tokens=4))

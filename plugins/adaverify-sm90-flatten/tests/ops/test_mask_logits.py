@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from adaverify_contracts import LayoutError
+from adaverify_contracts import CapabilityError, LayoutError
+from adaverify_sm90_flatten.ops.decorated import require_device
 from adaverify_sm90_flatten.ops.mask_logits.launch import COLUMNS, mask_logits
 from adaverify_sm90_flatten.ops.mask_logits.reference import mask_logits_reference
 
@@ -27,6 +28,14 @@ def test_kernel_equals_reference(width, tokens):
     assert torch.equal(buffer == float("-inf"), other == float("-inf"))
     assert bool(buffer[buffer != float("-inf")].isnan().all())
     assert (buffer == float("-inf")).sum(1).tolist() == (width - lens.flatten().clamp(max=width)).tolist()
+
+
+def test_a_compiled_kernel_refuses_a_cpu():
+    """Triton itself speaks of a pointer argument at 0."""
+    kernel = type("JITFunction", (), {})()
+    with pytest.raises(CapabilityError, match="backend='torch'"):
+        require_device(kernel, torch.device("cpu"))
+    require_device(kernel, torch.device("cuda"))
 
 
 @pytest.mark.parametrize("shape", [(0, 5), (3, 0)])

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import torch
 
 from adaverify_contracts import DecodeRows, LayoutError
+from adaverify_sm90_flatten.ops.decorated import decorated, require_device
 from adaverify_sm90_flatten.ops.gather_slots.reference import gather_slots_reference
 
 WARPS = 4
 
 
-@cache
 def gather_kernel() -> Any:
-    """Return the kernel, decorated at first use: Triton reads the environment when it decorates."""
-    from triton import jit
-
+    """Return the kernel."""
     from adaverify_sm90_flatten.ops.gather_slots.kernel import gather_slots_kernel
 
-    return jit(do_not_specialize_on_alignment=["row_token"])(gather_slots_kernel)
+    return decorated(gather_slots_kernel, unaligned=("row_token",))
 
 
 def gather_slots(
@@ -40,6 +37,7 @@ def gather_slots(
 
     Raises:
         LayoutError: dtypes, shapes or strides do not fit, or H or H x D / 4 is not a power of two.
+        CapabilityError: the Triton backend on a CPU outside the interpreter.
     """
     tokens, shape = rows.token_slot.shape[0], tuple(query.shape)
     heads = shape[1] if len(shape) == 3 else 0
@@ -74,7 +72,9 @@ def gather_slots(
     by_slot = torch.empty(rows.rows, rows.tokens_per_row, *shape[1:], dtype=query.dtype, device=query.device)
     slot_weights = torch.empty(count, heads, dtype=torch.float32, device=query.device)
     if count:
-        gather_kernel()[(count,)](
+        kernel = gather_kernel()
+        require_device(kernel, query.device)
+        kernel[(count,)](
             rows.row_token,
             query.view(torch.int32),
             weights,

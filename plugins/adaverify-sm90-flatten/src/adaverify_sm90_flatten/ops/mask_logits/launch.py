@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
 import torch
 
 from adaverify_contracts import LayoutError, ceil_div
+from adaverify_sm90_flatten.ops.decorated import decorated, require_device
 from adaverify_sm90_flatten.ops.mask_logits.reference import mask_logits_reference
 
 # One program masks this many columns: 8 stores of 16 bytes a thread at 4 warps. A program whose columns all
@@ -16,19 +16,11 @@ COLUMNS = 4096
 WARPS = 4
 
 
-@cache
 def mask_kernel() -> Any:
-    """Return the kernel, decorated at first use: Triton reads the environment when it decorates."""
-    from triton import jit
-
+    """Return the kernel; width and stride change with every captured shape and never compile anew."""
     from adaverify_sm90_flatten.ops.mask_logits.kernel import mask_logits_kernel
 
-    # Width and stride change with every captured shape; none of them may compile anew inside a capture.
-    options = {
-        "do_not_specialize": ["stride", "width"],
-        "do_not_specialize_on_alignment": ["logits", "lens"],
-    }
-    return jit(**options)(mask_logits_kernel)
+    return decorated(mask_logits_kernel, ("stride", "width"), ("logits", "lens"))
 
 
 def mask_logits(logits: torch.Tensor, lens: torch.Tensor, *, backend: str = "triton") -> torch.Tensor:
@@ -44,6 +36,7 @@ def mask_logits(logits: torch.Tensor, lens: torch.Tensor, *, backend: str = "tri
 
     Raises:
         LayoutError: shapes, dtypes, strides or devices do not fit.
+        CapabilityError: the Triton backend on a CPU outside the interpreter.
     """
     fits = (
         logits.dim() == 2
@@ -74,6 +67,8 @@ def mask_logits(logits: torch.Tensor, lens: torch.Tensor, *, backend: str = "tri
         return logits
     if backend == "torch":
         return mask_logits_reference(logits, lens)
+    kernel = mask_kernel()
+    require_device(kernel, logits.device)
     grid = (slots, ceil_div(width, COLUMNS))
-    mask_kernel()[grid](logits, lens, logits.stride(0), width, COLUMNS=COLUMNS, num_warps=WARPS)
+    kernel[grid](logits, lens, logits.stride(0), width, COLUMNS=COLUMNS, num_warps=WARPS)
     return logits
