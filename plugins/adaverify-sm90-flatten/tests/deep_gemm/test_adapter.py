@@ -186,9 +186,6 @@ def test_too_many_rows_are_refused(kit, logits):
 )
 def test_checked_mode_refuses_values(kit, library, checked, field, value, word):
     """vllm #56771: a bounds check in checked mode; -1 would be read as 4294967295."""
-    logits = PagedMqaLogits(
-        library, heads=64, head_dim=128, page_size=64, device="cpu", checked=True, backend=BACKEND
-    )
     call = kit.call([70, 9], width=128)
     checked(call)
     with pytest.raises(LayoutError, match=word):
@@ -197,9 +194,6 @@ def test_checked_mode_refuses_values(kit, library, checked, field, value, word):
 
 
 def test_checked_mode_refuses_decreasing_lengths(kit, checked):
-    logits = PagedMqaLogits(
-        library, heads=64, head_dim=128, page_size=64, device="cpu", checked=True, backend=BACKEND
-    )
     call = kit.call([70, 9], tokens=2, width=128)
     with pytest.raises(LayoutError, match="misreads"):
         checked(change(call, row_lens=call.row_lens.flip(1).contiguous()))
