@@ -19,7 +19,7 @@ class NativeUniformRowBuilder:
     rows of two tokens of its request, an odd one padded in front: M = min(padded_tokens, (padded_tokens +
     requests) // 2), N = 2. Three query tokens a row are an error of the kernel library (vllm #43457), and so
     are eight. Pairs of eight tokens are faster than single tokens from 16 requests and context 8192 on, and
-    2 to 3 us slower at 2048 (docs/measurements/2026-11-30-h200-logits.md).
+    1.7 to 2.7 us slower at 2048 (docs/measurements/2026-11-30-h200-logits.md).
 
     Args:
         strategy: name the rows carry.
