@@ -99,15 +99,22 @@ def test_changelog_fragments_are_named_by_number_and_kind(distribution: Distribu
 
 
 def test_our_own_requirements_allow_one_minor_version(distributions, distribution: Distribution):
-    """Between our packages `>=0.1,<0.2`; torch without an upper bound, for the user's build decides."""
+    """Between our packages `>=0.1,<0.2`; torch without an upper bound, for the user's build decides.
+
+    An extra of a plugin may name one exact build of a kernel library: its binary fits one torch, and what was
+    executed says nothing about the next build.
+    """
     versions = {d.name: d.project["version"] for d in distributions}
     extras = distribution.project.get("optional-dependencies", {}).values()
-    for text in [*distribution.project["dependencies"], *(text for extra in extras for text in extra)]:
+    optional = [text for extra in extras for text in extra]
+    for text in [*distribution.project["dependencies"], *optional]:
         requirement = Requirement(text)
         operators = {specifier.operator for specifier in requirement.specifier}
         if requirement.name in versions:
             assert operators == {">=", "<"}, text
             assert requirement.specifier.contains(versions[requirement.name]), text
+        elif operators == {"=="}:
+            assert distribution.kind == "plugins" and text in optional, f"{text}: only a plugin's extra pins"
         else:
             assert operators == {">="}, f"{text}: a lower bound only; exact pins live in the workspace"
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
+# Modules of kernel libraries whose distribution has another name and cannot be installed on every machine.
+KERNEL_LIBRARIES = {"deep_gemm": "tokenspeed-deepgemm"}
 ENVIRONMENT_NAMES = {"environ", "environb", "getenv", "getenvb"}
 
 
@@ -79,6 +81,8 @@ def third_party(module: str) -> str | None:
     """Return the distribution that provides a top-level module, or None for the standard library."""
     if module in sys.stdlib_module_names:
         return None
+    if module in KERNEL_LIBRARIES:
+        return KERNEL_LIBRARIES[module]
     providers = _providers().get(module, [])
     # Unknown here: the module's own name is the best guess, and the message shows it.
     return canonicalize_name(providers[0] if providers else module)

@@ -181,3 +181,35 @@ def test_the_hooks_satisfy_the_specification():
     manager.check_pending()
     (found,) = manager.hook.adaverify_register_probes()
     assert [item.name for item in found] == ["torch-matmul", "triton"]
+
+
+def test_a_neighbouring_architecture_is_not_probed_and_nothing_is_imported(tmp_path, monkeypatch):
+    """flash-attention #2529, DeepGEMM #425: a family is no proof; the exact word decides."""
+    (tmp_path / "kernel_library_a.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w').close()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    descriptor = ProbeDescriptor(
+        "paged", ANY, lambda facts: _good(), architectures=("sm90",), isolated_imports=("kernel_library_a",)
+    )
+    report = run_probe(descriptor, assume("sm120"))
+    assert report.level is KernelLevel.ABSENT
+    assert report.reason == "runs on sm90 only, this device is sm120"
+    assert not (tmp_path / "imported").exists()
+
+
+def test_an_import_that_dies_in_the_child_is_not_tried_here(tmp_path, monkeypatch):
+    """A binary for another torch: the child process dies of it, this one reports why."""
+    (tmp_path / "kernel_library_b.py").write_text("import os\nos.abort()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    calls = []
+    descriptor = ProbeDescriptor("paged", ANY, calls.append, isolated_imports=("kernel_library_b",))
+    report = run_probe(descriptor, assume("cpu"))
+    assert report.level is KernelLevel.ABSENT
+    assert "died of SIGABRT while importing kernel_library_b" in report.reason
+    assert calls == []
+
+
+def test_a_module_that_imports_in_the_child_is_probed(tmp_path, monkeypatch):
+    (tmp_path / "kernel_library_c.py").write_text("__version__ = '1'\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    descriptor = ProbeDescriptor("paged", ANY, lambda facts: _good(), isolated_imports=("kernel_library_c",))
+    assert run_probe(descriptor, assume("cpu")) == _good()

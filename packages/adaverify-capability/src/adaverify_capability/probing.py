@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from adaverify_capability.assumption import assume
 from adaverify_capability.facts import FactsProvider, device_facts
+from adaverify_capability.isolation import run_isolated
 from adaverify_contracts import (
     Capability,
     CapabilityError,
@@ -74,10 +75,20 @@ def probe(
 
 
 def run_probe(descriptor: ProbeDescriptor, facts: Capability) -> KernelReport:
-    """Run one probe on the current device; an error, a wrong name or type becomes an ``ABSENT`` report."""
+    """Run one probe on the current device; an error, a wrong name or type becomes an ``ABSENT`` report.
+
+    The cheap conditions come first: device type, architecture, then the imports in a child process.
+    """
     if descriptor.device_types and facts.device_type not in descriptor.device_types:
         types = " or ".join(descriptor.device_types)
         return _absent(descriptor, f"runs on {types} only, this device is {facts.device_type}")
+    if descriptor.architectures and facts.architecture not in descriptor.architectures:
+        words = " or ".join(descriptor.architectures)
+        return _absent(descriptor, f"runs on {words} only, this device is {facts.architecture}")
+    for module in descriptor.isolated_imports:
+        alone = run_isolated(module)
+        if not alone.ok:
+            return _absent(descriptor, f"not executed, for in a child process: {alone.reason}")
     try:
         report: object = descriptor.probe(facts)
         _settle(facts)

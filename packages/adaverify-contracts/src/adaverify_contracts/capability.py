@@ -157,13 +157,21 @@ class ProbeDescriptor:
         probe: called with the device facts (a ``Capability`` without kernels) and returns a report. It runs a
             tiny problem with a known answer and compares values. It may raise: the caller turns that into an
             ``ABSENT`` report with the error's type and text as the reason.
+        architectures: exact architecture words for which the probe makes sense; empty means any.
+        isolated_imports: modules that the caller first imports in a child process with all symbols bound at
+            once. When one fails there, the probe is not run and the report is ``ABSENT`` with that reason: a
+            binary built for another torch may import lazily here and kill this process at its first call.
     """
 
     name: str
     device_types: tuple[str, ...]
     probe: Callable[[Capability], KernelReport] = field(repr=False)
+    architectures: tuple[str, ...] = ()
+    isolated_imports: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _check.name("ProbeDescriptor", self.name)
         _check.strings("ProbeDescriptor", "device_types", self.device_types)
         _check.callable_field("ProbeDescriptor", "probe", self.probe)
+        _check.strings("ProbeDescriptor", "architectures", self.architectures)
+        _check.strings("ProbeDescriptor", "isolated_imports", self.isolated_imports)

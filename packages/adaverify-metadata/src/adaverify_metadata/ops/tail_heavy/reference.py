@@ -46,5 +46,7 @@ def schedule_tail_heavy(lens: torch.Tensor, slots: int, split: int = 256, atoms:
         size = splits[row].clamp(min=1)
         schedule[:, 0] = row * atoms + inside // size
         schedule[:, 1] = inside % size
-        schedule[slots, 0], schedule[slots, 1] = rows * atoms, 0
+        # Filled, not assigned: an assigned number is copied from the host, which a capture refuses.
+        schedule[slots, 0].fill_(rows * atoms)
+        schedule[slots, 1].fill_(0)
     return schedule

@@ -1,0 +1,1 @@
+"""Queries and weights of tokens, laid out by slot."""

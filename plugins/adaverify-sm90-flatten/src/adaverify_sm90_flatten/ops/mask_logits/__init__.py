@@ -1,0 +1,1 @@
+"""Minus infinity in every column that a slot may not see."""

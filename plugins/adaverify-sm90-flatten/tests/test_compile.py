@@ -1,0 +1,65 @@
+"""Both kernels compile ahead of time, with 64-bit offsets."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+CHILD = textwrap.dedent(
+    """
+    import json, re
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+    from adaverify_sm90_flatten.ops.gather_slots.launch import gather_kernel
+    from adaverify_sm90_flatten.ops.mask_logits.launch import mask_kernel
+
+    INTS, FLOATS = "*i32", "*fp32"
+    CASES = {
+        "mask": (mask_kernel(), [FLOATS, INTS, "i32", "i32"], {"COLUMNS": 4096}, ["logits"]),
+        "gather": (
+            gather_kernel(),
+            [INTS, INTS, FLOATS, INTS, FLOATS],
+            {"WORDS": 2048, "HEADS": 64},
+            ["query", "weights", "slot_query", "slot_weights"],
+        ),
+    }
+    report = {}
+    for name, (kernel, types, constants, wide) in CASES.items():
+        kinds = dict(zip(kernel.arg_names, [*types, *["constexpr"] * len(constants)], strict=True))
+        places = {(kernel.arg_names.index(key),): value for key, value in constants.items()}
+        source = ASTSource(kernel, kinds, constexprs=places)
+        made = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
+        ttir = made.asm["ttir"]
+        offsets = {
+            pointer: re.findall(rf"tt.addptr %{pointer}, [^:]*: !tt.ptr<[a-z0-9]+>, (i\\d+)", ttir)
+            for pointer in wide
+        }
+        report[name] = {"binary": len(made.asm["cubin"]), "offsets": offsets}
+    print(json.dumps(report))
+    """
+)
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """Compile in a process of its own, since in this one the interpreter stands in for the compiler."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
+    command = [sys.executable, "-c", CHILD]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("name", ["mask", "gather"])
+def test_a_kernel_compiles_with_wide_offsets(report, name):
+    """512 rows of 2^22 columns lie past 2^31 (DeepGEMM #425)."""
+    assert report[name]["binary"] > 0
+    for pointer, widths in report[name]["offsets"].items():
+        assert widths and set(widths) == {"i64"}, pointer
