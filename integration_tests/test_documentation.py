@@ -105,6 +105,9 @@ def cedar(reader: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     ((name, value),) = project["entry-points"]["adaverify"].items()
     (info / "entry_points.txt").write_text(f"[adaverify]\n{name} = {value}\n", encoding="utf-8")
     monkeypatch.syspath_prepend(str(folder / "src"))
+    # The reader has `pip install adaverify`; the workspace has hardware plugins beside it.
+    others = [d.name.removeprefix("adaverify-") for d in workspace.discover(ROOT) if d.kind == "plugins"]
+    monkeypatch.setenv("ADAVERIFY_PLUGINS_DISABLED", ",".join(set(others) - {"reference", "smollm2"}))
     yield folder
     for module in [name for name in sys.modules if name.partition(".")[0] == "adaverify_cedar"]:
         del sys.modules[module]
