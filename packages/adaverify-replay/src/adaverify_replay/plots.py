@@ -51,10 +51,11 @@ class CostCurves(Protocol):
         ...
 
 
-def plot_cost_curve(table: CostCurves, path: str | os.PathLike[str]) -> Path:
+def plot_cost_curve(table: CostCurves, path: str | os.PathLike[str], *, tiered: bool = False) -> Path:
     """Plot step time over tokens, one line a (requests, context), and return the file written.
 
-    Points are measurements in milliseconds, lines the monotone curve that the planner uses. The suffix of
+    Points are measurements in milliseconds, lines the monotone curve that the planner uses: straight between
+    points, or stairs with ``tiered``, where a batch executes at the next captured size. The suffix of
     ``path`` chooses the format.
 
     Raises:
@@ -65,7 +66,10 @@ def plot_cost_curve(table: CostCurves, path: str | os.PathLike[str]) -> Path:
     for curve in table.curves:
         label = f"{curve.requests} requests, context {curve.context}"
         (line,) = axes.plot(
-            curve.tokens, [1e3 * value for value in curve.seconds], drawstyle="steps-pre", label=label
+            curve.tokens,
+            [1e3 * value for value in curve.seconds],
+            drawstyle="steps-pre" if tiered else "default",
+            label=label,
         )
         axes.plot(
             curve.tokens,
