@@ -199,3 +199,12 @@ def test_a_closed_writer_refuses_and_closing_twice_is_harmless(tmp_path, record)
     with pytest.raises(TraceError, match="closed"):
         writer.write(record())
     assert len(read_trace(tmp_path / "trace.jsonl")) == 1
+
+
+def test_a_trace_is_a_regular_file(tmp_path):
+    """Reading a device to its end never ends: /dev/full once filled the memory of a machine."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in ("/dev/full", pipe):
+        with pytest.raises(TraceError, match="regular file"):
+            TraceWriter(path, HEADER)

@@ -216,7 +216,7 @@ def test_host_arrays_are_accepted_and_a_short_table_is_copied(verifier):
     expected = [first.rows.row_lens.clone(), first.rows.block_table.clone()]
     second = checker.stage(
         plan,
-        np.array([3, 1], dtype=np.int64),
+        np.array([3, 1], dtype=np.int32),
         np.array([5, 9], dtype=np.int32),
         table.long(),
         padded_requests=3,
@@ -249,6 +249,28 @@ def test_inputs_that_do_not_fit_are_refused_before_anything_runs(verifier, chang
     padded = {name: change[name] for name in ("padded_requests", "padded_tokens") if name in change}
     with pytest.raises(error, match=words):
         checker.stage(plan, scheduled, kv_lens, change.get("block_table", table_of()), **padded)
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.float32, torch.int64, torch.float32])
+@pytest.mark.parametrize("which", ["scheduled", "kv_lens"])
+def test_lengths_of_another_dtype_are_refused_and_never_wrapped(verifier, which, dtype):
+    """2**32 + 100 cast to int32 is 100: the rows of another sequence."""
+    checker = verifier(mode="fixed")
+    plan = checker.plan(state_of(1, [3, 3]))
+    values = {"scheduled": np.array([3, 3], np.int32), "kv_lens": np.array([4, 4], np.int32)}
+    made = torch.tensor([3, 3]).to(dtype) if isinstance(dtype, torch.dtype) else np.array([3, 3], dtype)
+    values[which] = made
+    with pytest.raises(LayoutError, match=f"{which} has the wrong dtype"):
+        checker.stage(plan, values["scheduled"], values["kv_lens"], table_of())
+
+
+@pytest.mark.parametrize("length", [-1, 10**6])
+def test_kv_lengths_past_the_table_are_refused_on_the_host(verifier, length):
+    """A row of such a length would read table entries that are not there."""
+    checker = verifier(mode="fixed")
+    plan = checker.plan(state_of(1, [3, 3]))
+    with pytest.raises(LayoutError, match="KV length"):
+        checker.stage(plan, *tensors([3, 3], [4, length]), table_of())
 
 
 def every_hook(make, calls):

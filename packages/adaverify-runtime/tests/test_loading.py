@@ -234,3 +234,18 @@ def test_injected_entry_points_replace_discovery(install):
     install("good-dist", "test-good", GOOD)
     manager = load_plugins(Settings(), entry_points=())
     assert manager.plugins() == ()
+
+
+def test_a_plugin_that_exits_at_import_is_reported(install, outcomes):
+    """``sys.exit`` in a stranger's module must not end the process without a word."""
+    install("exits-dist", "test-exits", "import sys\nsys.exit(7)\n")
+    found = outcomes(load_plugins(PluginSettings()))["test-exits"]
+    assert found.outcome is LoadOutcome.RAISED
+    assert "SystemExit: 7" in found.reason
+
+
+def test_a_disabled_name_that_nothing_has_is_warned_about(install):
+    """A misspelt name disables nothing: the report says so, with the nearest name."""
+    install("good-dist", "test-good", GOOD)
+    manager = load_plugins(PluginSettings(disabled=("test-godo",)))
+    assert any("test-godo" in line and "did you mean test-good?" in line for line in manager.warnings)

@@ -1,6 +1,7 @@
 """Signals and policies that raise or answer nonsense: the step verifies everything, the fault has a name."""
 
 import dataclasses
+import sys
 
 import numpy as np
 import pytest
@@ -137,6 +138,17 @@ def test_confidences_of_another_shape_verify_everything(build, answer):
     expect_everything(
         build, "signal-nonsense", "another shape", signal=signal_of(confidences=lambda *_: answer)
     )
+
+
+@pytest.mark.parametrize("answer", [np.zeros((4, 7), np.float32), torch.zeros((4, 7), dtype=torch.float64)])
+def test_confidences_of_another_kind_verify_everything(build, answer):
+    """The right shape is not enough: an array is no tensor, and a wider dtype would be narrowed unseen."""
+    expect_everything(build, "signal-nonsense", "returned", signal=signal_of(confidences=lambda *_: answer))
+
+
+def test_a_policy_that_exits_verifies_everything(build):
+    """``sys.exit`` in a plugin is a failure of the plugin and does not end the engine."""
+    expect_everything(build, "policy-raised", "SystemExit", policy=policy_of(choose=lambda _: sys.exit(5)))
 
 
 @pytest.mark.parametrize("answer", [None, True, (1,), ("yes", "why"), (NAN, "why")])

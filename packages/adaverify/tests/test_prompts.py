@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,12 @@ def test_json_nested_beyond_reason_is_a_prompt_error(tmp_path: Path) -> None:
     path.write_text("[" * 100_000, encoding="utf-8")
     with pytest.raises(PromptError, match="line 1 is not JSON"):
         file_prompts(path)
+
+
+def test_devices_and_pipes_are_refused_unread(tmp_path: Path) -> None:
+    """/dev/zero has no end, and a pipe may have no writer."""
+    pipe = tmp_path / "prompts.txt"
+    os.mkfifo(pipe)
+    for path in (Path("/dev/zero"), pipe):
+        with pytest.raises(PromptError, match="device or a pipe"):
+            file_prompts(path)

@@ -12,7 +12,8 @@ from adaverify_contracts import ModelOptions
 from adaverify_smollm2 import SMOLLM2_135M, fetch_model_file, load_smollm2
 from adaverify_smollm2.checksum import stamp_path
 
-pytestmark = pytest.mark.network
+# The first test may download 93 MB.
+pytestmark = [pytest.mark.network, pytest.mark.timeout(600)]
 
 PARAGRAPH = (
     "The river rises in the hills to the north of the town and flows south for about forty miles before it "

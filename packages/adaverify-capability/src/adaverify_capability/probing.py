@@ -92,7 +92,7 @@ def run_probe(descriptor: ProbeDescriptor, facts: Capability) -> KernelReport:
     try:
         report: object = descriptor.probe(facts)
         _settle(facts)
-    except Exception as error:  # noqa: BLE001 - whatever a kernel library raises is the answer
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a kernel library raises is the answer
         return _absent(descriptor, reason_of(error))
     if not isinstance(report, KernelReport):
         return _absent(descriptor, f"the probe returned {type(report).__name__} and not a KernelReport")

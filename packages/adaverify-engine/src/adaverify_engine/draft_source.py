@@ -81,7 +81,7 @@ class DraftSource:
         try:
             batch = self.drafter.propose([slots[row] for row in rows], room[rows])
             self._check(batch, room[rows])
-        except Exception as error:  # noqa: BLE001 - a drafter's failure costs drafts, never a request
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a drafter's failure costs drafts, never a request
             self._failed(error, "propose")
             return self.nothing(len(slots))
         known = (batch.tokens >= 0) & (batch.tokens < self._vocabulary)
@@ -107,7 +107,7 @@ class DraftSource:
         self._lost.add(slot)
         try:
             call(slot, *tokens)
-        except Exception as error:  # noqa: BLE001 - as in propose
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - as in propose
             self._failed(error, getattr(call, "__name__", "a call"))
         else:
             self._lost.discard(slot)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -78,6 +79,7 @@ class TraceWriter:
             raise self._error("cannot be opened for appending", error) from error
         self._open = True
         try:
+            self._require_regular()
             self._start(header)
         except BaseException:
             self._open = False
@@ -124,6 +126,12 @@ class TraceWriter:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _require_regular(self) -> None:
+        # A device or a pipe has no end to read back to: /dev/full filled the memory of a machine.
+        if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
+            problem = "a trace is appended to a regular file only"
+            raise TraceError(problem, path=str(self._path), remedy="choose the path of a regular file")
 
     def _start(self, header: TraceHeader) -> None:
         content = self._path.read_bytes()

@@ -11,6 +11,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from adaverify_contracts import ENTRY_POINT_GROUP, DuplicateNameError, LoadOutcome, PluginError
+from adaverify_runtime._nearest import suggestion
 from adaverify_runtime.plugins import PluginManager, PluginOutcome
 from adaverify_runtime.settings import PluginSettings, Settings
 
@@ -56,6 +57,11 @@ def load_plugins(
             allowed=f"discovered: {manager.discovered()}",
             remedy="install the distribution that provides it, or correct the name",
         )
+    for name in chosen.disabled:
+        if name not in found:
+            manager.warn(
+                f"ADAVERIFY_PLUGINS_DISABLED names {name}, which was not discovered{suggestion(name, found)}"
+            )
     manager.fail_if_named([item for item in manager.plugins() if item.outcome is not LoadOutcome.LOADED])
     return manager
 
@@ -92,14 +98,14 @@ def _load_one(
     except (ImportError, AttributeError) as error:
         reason = f"importing {entry_point.value} failed: {_words(error)}"
         return failed(LoadOutcome.IMPORT_FAILED, reason, traceback.format_exc())
-    except Exception as error:  # noqa: BLE001 - a stranger's module may raise anything; it is kept and reported
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's module may raise anything; it is kept and reported
         reason = f"{entry_point.value} raised while it was imported: {_words(error)}"
         return failed(LoadOutcome.RAISED, reason, traceback.format_exc())
     try:
         manager.register(plugin, name, owner=owner, version=version)
     except PluginError:
         raise
-    except Exception as error:  # noqa: BLE001 - a registration hook may raise anything; it is kept and reported
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a registration hook may raise anything; it is kept and reported
         return failed(
             LoadOutcome.RAISED, f"a registration hook raised: {_words(error)}", traceback.format_exc()
         )

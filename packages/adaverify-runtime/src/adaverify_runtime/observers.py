@@ -64,7 +64,7 @@ class ObserverQueue:
             for observer in tuple(self._observers):
                 try:
                     observer.call(record)
-                except Exception as error:  # noqa: BLE001 - an observer never reaches the engine
+                except (Exception, SystemExit) as error:  # noqa: BLE001 - an observer never reaches the engine
                     self._disable(observer, record.step, error)
         return handed
 

@@ -89,6 +89,7 @@ class PluginManager:
         self._plugins: dict[str, tuple[object, str, str]] = {}
         self._outcomes: dict[str, PluginOutcome] = {}
         self._named: set[str] = set()
+        self.warnings: list[str] = []
 
     # Registration.
 
@@ -147,6 +148,10 @@ class PluginManager:
     def record(self, outcome: PluginOutcome) -> None:
         """Keep the outcome of one discovered plugin for the start-up report."""
         self._outcomes[outcome.name] = outcome
+
+    def warn(self, text: str) -> None:
+        """Keep a warning for the start-up report."""
+        self.warnings.append(text)
 
     def name_explicitly(self, names: tuple[str, ...]) -> None:
         """Remember plugins that the user named: any other outcome than loaded is an error for them."""

@@ -63,7 +63,7 @@ class StartupReport:
 def plugin_warnings(plugins: PluginManager) -> tuple[str, ...]:
     """Return one warning for each plugin that did not load for another reason than the user's wish."""
     quiet = ("LOADED", "DISABLED")
-    return tuple(
+    return tuple(plugins.warnings) + tuple(
         f"plugin {item.name} of {item.owner} was not loaded ({item.outcome.value}): {item.reason}"
         for item in plugins.plugins()
         if item.outcome.name not in quiet

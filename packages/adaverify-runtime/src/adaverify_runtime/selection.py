@@ -163,7 +163,7 @@ def _reasons(
     if limits is not None and descriptor.supports is not None:
         try:
             reasons.extend(descriptor.supports(limits))
-        except Exception as error:  # noqa: BLE001 - a stranger's predicate; its failure is itself a reason
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's predicate; its failure is itself a reason
             reasons.append(f"its question about limits raised {type(error).__name__}: {error}")
     return tuple(reasons)
 

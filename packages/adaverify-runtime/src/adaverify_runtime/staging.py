@@ -83,7 +83,10 @@ class StaticInputs:
             )
             remedy = "pass the requests of the plan, in its order"
             raise LayoutError(problem, arrived=arrived, allowed=allowed, remedy=remedy)
+        self._require_int32("scheduled", scheduled)
+        self._require_int32("kv_lens", kv_lens)
         self._require_drafts(plan, scheduled)
+        self._require_room(kv_lens)
         for target, source, padding in ((self.scheduled, scheduled, -1), (self.kv_lens, kv_lens, 0)):
             tensor = torch.from_numpy(source) if isinstance(source, np.ndarray) else source
             target[:requests].copy_(tensor, non_blocking=True)
@@ -118,6 +121,30 @@ class StaticInputs:
             raise LayoutError(problem, arrived=tuple(block_table.shape), allowed=allowed, remedy=remedy)
         self.block_table[:requests].copy_(block_table[:requests], non_blocking=True)
         return self.block_table
+
+    @staticmethod
+    def _require_int32(name: str, values: PerRequest) -> None:
+        if str(values.dtype) not in ("int32", "torch.int32"):
+            raise LayoutError(
+                f"{name} has the wrong dtype",
+                arrived=str(values.dtype),
+                allowed="int32",
+                remedy="cast where the numbers are made: a cast here would wrap large ones in silence",
+            )
+
+    def _require_room(self, kv_lens: PerRequest) -> None:
+        # As below, host values only.
+        host = isinstance(kv_lens, np.ndarray) or kv_lens.device.type == "cpu"
+        if not host or not len(kv_lens):
+            return
+        shortest, longest = int(kv_lens.min()), int(kv_lens.max())
+        if shortest < 0 or longest >= self._limits.max_kv_len:
+            raise LayoutError(
+                "a KV length before the step is out of range",
+                arrived={"shortest": shortest, "longest": longest},
+                allowed=f"0 .. {self._limits.max_kv_len - 1}: the step's own tokens must fit the block table",
+                remedy="end requests at max_model_len, or assemble with a larger one",
+            )
 
     def _require_drafts(self, plan: Plan, scheduled: PerRequest) -> None:
         # Only host values are looked at: a device value would have to be waited for.

@@ -32,7 +32,7 @@ def choose(policy: Policy, candidates: BudgetCandidates) -> int:
     """
     try:
         answer = policy.choose(candidates)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise raised("policy", error) from error
     try:
         index = operator.index(answer)
@@ -53,7 +53,7 @@ def weigh(gains: Callable[[BudgetCandidates], np.ndarray], candidates: BudgetCan
     """
     try:
         values = np.asarray(gains(candidates), dtype=np.float64)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise raised("policy", error) from error
     if values.shape != candidates.seconds.shape or not np.isfinite(values).all():
         raise PluginFault("policy-nonsense", f"the policy's gains are no finite numbers: {values}")
@@ -68,11 +68,14 @@ def confidences(signal: Signal, scores: torch.Tensor, slots: torch.Tensor) -> to
     """
     try:
         values = signal.confidences(scores, slots)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise raised("signal", error) from error
     # A copy would broadcast one row over all requests.
     if getattr(values, "shape", None) != scores.shape:
         raise PluginFault("signal-nonsense", f"the signal returned {type(values).__name__} of another shape")
+    if getattr(values, "dtype", None) != scores.dtype:
+        found = getattr(values, "dtype", "no dtype")
+        raise PluginFault("signal-nonsense", f"the signal returned {type(values).__name__} of {found}")
     return values
 
 
@@ -84,7 +87,7 @@ def readiness(signal: Signal) -> tuple[bool, str]:
     """
     try:
         answer = signal.ready()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise raised("signal", error) from error
     if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], bool | np.bool_)):
         raise PluginFault("signal-nonsense", f"the signal's readiness is {answer!r}")
@@ -95,7 +98,7 @@ def learn(signal: Signal, outcome: StepOutcome) -> list[str]:
     """Let the signal learn; return the names of its faults, none when it took the outcome."""
     try:
         signal.learn(outcome)
-    except Exception as error:  # noqa: BLE001 - as in choose
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - as in choose
         return [raised("signal", error).name]
     return []
 
@@ -108,5 +111,5 @@ def forget(signal: Signal, slot: int) -> None:
     """
     try:
         signal.forget(slot)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise raised("signal", error) from error

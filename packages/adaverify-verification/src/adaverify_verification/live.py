@@ -52,6 +52,13 @@ class LiveConfidences:
                 allowed=f"[R, {self._limits.draft_tokens}] with R <= {self._limits.max_requests}, one a slot",
                 remedy="draft one width K for all requests and mask what was not drafted",
             )
+        if scores.dtype != torch.float32 or scores.device != self._live.device:
+            raise LayoutError(
+                "published scores have the wrong dtype or device",
+                arrived=f"{scores.dtype} on {scores.device}",
+                allowed=f"torch.float32 on {self._live.device}",
+                remedy="keep scores in float32 on the run device; a copy here would be on the decode path",
+            )
         self._step = None
         # From pageable memory: staged at once and enqueued. A blocking copy would wait for the whole queue.
         self._slots[:rows].copy_(torch.from_numpy(slots), non_blocking=True)

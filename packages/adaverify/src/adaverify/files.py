@@ -18,6 +18,14 @@ def require_writable(path: Path, option: str) -> None:
         AdaverifyError: its folder is missing, it is a folder, or the system refuses to open it.
     """
     existed = path.exists()
+    if existed and not path.is_dir() and not path.is_file():
+        # Opening a pipe would wait for its reader, and a device has no end.
+        raise AdaverifyError(
+            f"the file of {option} is a device or a pipe",
+            arrived=str(path),
+            allowed="a regular file, or a path where one can be made",
+            remedy="choose another path",
+        )
     try:
         # Asking for permissions is not enough: a read-only or full file system says no only when it is tried.
         with path.open("ab"):

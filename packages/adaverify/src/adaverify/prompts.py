@@ -41,6 +41,14 @@ def file_prompts(path: Path, limit: int | None = None) -> list[str]:
     Raises:
         PromptError: missing, unreadable, not UTF-8, malformed (with the line number) or without any prompt.
     """
+    if path.exists() and not path.is_dir() and not path.is_file():
+        # A device has no end: reading one would fill the memory.
+        raise PromptError(
+            f"prompts file {path} is a device or a pipe",
+            arrived=str(path),
+            allowed="a regular file",
+            remedy="save the prompts in a file first",
+        )
     try:
         # Some editors put a byte-order mark in front, which is no part of the first prompt.
         text = path.read_text(encoding="utf-8-sig")

@@ -91,6 +91,7 @@ def run(
             "seed": session.options.seed,
         }
         result, engines, origin = _compare(session, modes, ids, sampling, sizes, trace, display)
+    _forget_stray_table(session, engines)
     report = build_report(session, result, engines, texts, {**sizes, "cost": origin})
     if json:
         emit_json(report)
@@ -212,6 +213,14 @@ def _table(session: Session, modes: tuple[Mode, ...], display: Progress) -> tupl
         # Measured is measured: this run goes on, the next one measures anew.
         note(error.problem)
     return cost_table, "cost table measured now"
+
+
+def _forget_stray_table(session: Session, engines: dict[Mode, Engine]) -> None:
+    """Remove our own stored table when served steps disagreed with it, so that the next run measures anew."""
+    counted = engines["adaptive"].verifier.counters if "adaptive" in engines else {}
+    if "table-left-bounds" in counted and session.settings.paths.cost_table is None:
+        table_path(session).unlink(missing_ok=True)
+        note("step times left the cost table's bounds, so it is removed: the next run measures a new one")
 
 
 def _say_partial(live: Live, done: int, total: int, modes: int) -> None:
