@@ -112,7 +112,7 @@ class DraftSource:
         else:
             self._lost.discard(slot)
 
-    def _failed(self, error: Exception, where: str) -> None:
+    def _failed(self, error: BaseException, where: str) -> None:
         self.failures += 1
         self._faults.append("drafter-nonsense" if isinstance(error, EngineError) else "drafter-raised")
         then = "it is disabled" if self.disabled else "the step has no drafts of it"

@@ -68,7 +68,7 @@ class ObserverQueue:
                     self._disable(observer, record.step, error)
         return handed
 
-    def _disable(self, observer: Observer, step: int, error: Exception) -> None:
+    def _disable(self, observer: Observer, step: int, error: BaseException) -> None:
         self._observers.remove(observer)
         words = f"{type(error).__name__}: {error}"
         self.disabled.append(DisabledObserver(observer.plugin, step, words))

@@ -19,7 +19,7 @@ class PluginFault(Exception):
         self.name = name
 
 
-def raised(kind: str, error: Exception) -> PluginFault:
+def raised(kind: str, error: BaseException) -> PluginFault:
     """Return the fault of a plugin that raised ``error``."""
     return PluginFault(f"{kind}-raised", f"the {kind} raised {type(error).__name__}: {error}")
 
