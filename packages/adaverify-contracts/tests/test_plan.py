@@ -207,3 +207,11 @@ def test_drafts_have_one_width_for_all_requests():
     ):
         with pytest.raises(LayoutError, match=r"\[R, K\]"):
             DraftBatch(*bad)
+
+
+@pytest.mark.parametrize("value", [-1, float("nan"), float("inf")])
+@pytest.mark.parametrize("name", ["step", "emitting", "other_tokens", "kv_tokens"])
+def test_what_is_no_count_is_refused_by_name(name, value):
+    """A NaN context once ended as a bare StopIteration in the cost model."""
+    with pytest.raises(PlanError, match=f"{name} is no count"):
+        _state(**{name: value})

@@ -648,3 +648,10 @@ def test_a_uniform_graph_mode_is_kept_and_serves_full_batches_only(verifier, rea
     assert replayed.result == ("uniform", [[5, 6, 7, 8], [9, 10, 11, 12]])
     ragged = checker.plan(state_of(2, [3, 2]))
     assert checker.replay(ragged, *tensors([3, 2], [4, 8]), table_of()) is None
+
+
+@pytest.mark.parametrize("device", ["tpu", "gpu:0", ""])
+def test_a_device_that_torch_does_not_know_is_a_typed_error(device):
+    """The word that arrived and those that are allowed, not torch's own list of 40."""
+    with pytest.raises(CapabilityError, match="auto, cpu, cuda"):
+        assemble(Limits(max_requests=2, draft_tokens=3, max_model_len=32, page_size=4), device=device)

@@ -81,9 +81,9 @@ class StepState:
         )
         for name in ("step", "emitting", "other_tokens", "kv_tokens"):
             value = getattr(self, name)
-            if value < 0:
+            if not 0 <= value < float("inf"):
                 raise PlanError(
-                    f"StepState.{name} is negative",
+                    f"StepState.{name} is no count",
                     arrived=value,
                     allowed=">= 0",
                     remedy="count from the batch",

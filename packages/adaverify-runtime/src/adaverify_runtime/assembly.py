@@ -10,6 +10,7 @@ import torch
 from adaverify_capability import probe
 from adaverify_contracts import (
     Capability,
+    CapabilityError,
     DecodeRowBuilder,
     DecodeStrategyDescriptor,
     DrafterDescriptor,
@@ -91,10 +92,19 @@ def prepare(
 
 
 def resolve_device(name: str | torch.device) -> torch.device:
-    """Return the torch device of a name; ``auto`` is the accelerator when torch finds one, else the CPU."""
+    """Return the torch device of a name; ``auto`` is the accelerator when torch finds one, else the CPU.
+
+    Raises:
+        CapabilityError: torch knows no such device.
+    """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(name)
+    try:
+        return torch.device(name)
+    except RuntimeError as error:
+        problem = "the run device has no name that torch knows"
+        allowed = "auto, cpu, cuda or cuda:N"
+        raise CapabilityError(problem, arrived=name, allowed=allowed, remedy="correct the name") from error
 
 
 def assemble(
