@@ -32,9 +32,11 @@ from adaverify_contracts.hookspecs import ENTRY_POINT_GROUP, PROJECT_NAME, hooki
 from adaverify_contracts.limits import Limits, ceil_div
 from adaverify_contracts.models import (
     Attend,
+    DeviceDrafter,
     DraftBatch,
     Drafter,
     DrafterDescriptor,
+    DraftState,
     LoadedModel,
     ModelDescriptor,
     ModelGeometry,
@@ -70,7 +72,9 @@ __all__ = [
     "DecodeRows",
     "DecodeStrategyDescriptor",
     "DescriptorError",
+    "DeviceDrafter",
     "DraftBatch",
+    "DraftState",
     "Drafter",
     "DrafterDescriptor",
     "DuplicateNameError",

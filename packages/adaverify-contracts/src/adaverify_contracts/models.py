@@ -183,6 +183,51 @@ class Drafter(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class DraftState:
+    """What a device drafter keeps by request slot, on the run device at fixed addresses.
+
+    With S slots and L = ``Limits.max_kv_len`` + 1 columns:
+
+    Attributes:
+        history: int32 [S, L]; prompt and emitted tokens.
+        length: int32 [S]; how many of them there are.
+        drafts: int32 [S, K]; the last proposal.
+        scores: float32 [S, K]; its raw scores.
+        scheduled: int32 [S]; how many leading drafts are real.
+        hits: float32 [S] and trials: float32 [S]; decayed counts of accepted and tested drafts.
+    """
+
+    history: torch.Tensor
+    length: torch.Tensor
+    drafts: torch.Tensor
+    scores: torch.Tensor
+    scheduled: torch.Tensor
+    hits: torch.Tensor
+    trials: torch.Tensor
+
+
+@runtime_checkable
+class DeviceDrafter(Drafter, Protocol):
+    """A drafter that can propose inside the captured graph of a decode step."""
+
+    @property
+    def state(self) -> DraftState:
+        """The state by slot. An engine that accepts on the device appends to it there."""
+        ...
+
+    def draft(self, row_slot: torch.Tensor) -> None:
+        """Write drafts, scores and scheduled of the slots in int32 [R], -1 for padding; launches only.
+
+        Every live request gets K drafts, whatever room it has: the host must know the total.
+        """
+        ...
+
+    def advanced(self, slot: int, count: int) -> None:
+        """Learn that the device appended ``count`` tokens to the slot by itself."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
 class DrafterDescriptor:
     """A drafter as a plugin registers it.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from adaverify_contracts import DraftBatch, Drafter, EngineError
+from adaverify_contracts import DeviceDrafter, DraftBatch, Drafter, EngineError
 from adaverify_engine.options import EngineOptions
 
 FAILURES = 3
@@ -63,6 +63,15 @@ class DraftSource:
         """End the request in ``slot``."""
         self._tell(self.drafter.stop, slot)
         self._lost.discard(slot)
+
+    def serves(self, slots: Sequence[int]) -> bool:
+        """Return whether the drafter may be asked for all of ``slots``: it has failed in none of them."""
+        return not self.disabled and self._lost.isdisjoint(slots)
+
+    def advanced(self, slot: int, count: int) -> None:
+        """Tell a device drafter that the device appended ``count`` tokens by itself."""
+        if isinstance(self.drafter, DeviceDrafter):
+            self.drafter.advanced(slot, count)
 
     def nothing(self, rows: int) -> DraftBatch:
         """Return the drafts of a step that has none."""

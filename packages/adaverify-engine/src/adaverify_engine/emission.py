@@ -27,11 +27,12 @@ class Decided:
         )
 
 
-def emit(request: Request, decided: Decided, index: int, logits: torch.Tensor) -> tuple[Event, int]:
+def emit(request: Request, decided: Decided, index: int, logits: torch.Tensor | None) -> tuple[Event, int]:
     """Append the tokens of sequence ``index`` until one ends the request; return the event and the cut.
 
     Only tokens that the target decided arrive here. A draft that was refused or not admitted is in none of
-    the request's tokens, text, stop detection, gaps or log-probabilities.
+    the request's tokens, text, stop detection, gaps or log-probabilities. Without logits there are no
+    log-probabilities.
     """
     count = decided.accepted[index] + 1
     emitted: list[int] = []
@@ -41,7 +42,7 @@ def emit(request: Request, decided: Decided, index: int, logits: torch.Tensor) -
         request.tokens.append(token)
         greedy = request.sampling.greedy
         request.gaps.append(decided.gaps[index][place] if greedy else float("nan"))
-        if request.sampling.logprobs:
+        if logits is not None and request.sampling.logprobs:
             row = logits[decided.rows[index][place]]
             request.logprobs.append(float(row[token] - row.logsumexp(0)))
         request.finished = _ending(request, token)

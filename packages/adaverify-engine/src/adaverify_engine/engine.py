@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from adaverify_contracts import DraftBatch, Drafter, EngineError, LoadedModel, Plan, StepOutcome, StepState
+from adaverify_contracts import (
+    DeviceDrafter,
+    DraftBatch,
+    Drafter,
+    EngineError,
+    GraphKey,
+    LoadedModel,
+    Plan,
+    StepOutcome,
+    StepState,
+)
+from adaverify_engine.ahead import Ahead
 from adaverify_engine.draft_source import DraftSource
 from adaverify_engine.emission import Decided, emit
 from adaverify_engine.executor import Executor
 from adaverify_engine.options import EngineOptions, Sampling
+from adaverify_engine.pipeline import DecodePipeline
 from adaverify_engine.request import Completion, Event, Request
 from adaverify_engine.scheduler import Scheduler, Work
 from adaverify_engine.stats import EngineStats, PhaseClock
 from adaverify_engine.text import Detokenizer
 
 if TYPE_CHECKING:
+    from adaverify_graphs import CaptureReport
     from adaverify_runtime import Staged, Verifier
+
+CaptureProgress = Callable[[int, int, GraphKey], None]
 
 
 class Engine:
@@ -70,6 +85,7 @@ class Engine:
         self._drafts = DraftSource(drafter, options, geometry.vocabulary)
         self._geometry = geometry
         self._torn = False
+        self._ahead: Ahead | None = None
         self._executor = Executor(model.model, options)
         self._scheduler = Scheduler(options)
         self._done: dict[int, Completion] = {}
@@ -161,8 +177,31 @@ class Engine:
         return done
 
     @torch.inference_mode()
+    def capture(self, progress: CaptureProgress | None = None) -> CaptureReport | None:
+        """Capture whole decode steps: from now on one is a single replay; None when nothing captures.
+
+        The verifier must capture and the drafter propose on the device (``DeviceDrafter``). Prompts, requests
+        that want log-probabilities and sizes without a graph still run eagerly, counted by reason.
+
+        Args:
+            progress: called as ``progress(done, total, key)`` before each size.
+        """
+        drafter = self._drafts.drafter
+        if not self._verifier.captures or not isinstance(drafter, DeviceDrafter):
+            return None
+        pipeline = DecodePipeline(self._executor, self._verifier, drafter, self._options)
+        report = pipeline.capture(progress)
+        if report is not None and report.captured:
+            self._ahead = Ahead(
+                pipeline, self._scheduler, self._drafts, self._verifier, self._retire, self._whole
+            )
+        return report
+
+    @torch.inference_mode()
     def step(self) -> list[Event]:
         """Run one step; return what was emitted, decode requests first. Empty when there is nothing to do.
+
+        With captured steps the next one is launched before this one's tokens are read.
 
         Raises:
             EngineError: the model returned logits that are not finite, or an earlier step was interrupted
@@ -174,6 +213,11 @@ class Engine:
         for request in started:
             self._drafts.start(request.slot, request.tokens)
         work = self._scheduler.work()
+        if self._ahead is not None:
+            replayed, launched = self._ahead.step(self._step, work, self.stats, clock)
+            self._step += launched
+            if replayed is not None:
+                return replayed
         if not work.decode and not work.chunks:
             return []
         batch = self._draft(work)
@@ -308,10 +352,15 @@ class Engine:
             if event.finished is None:
                 self._drafts.extend(request.slot, event.tokens)
                 continue
-            self._drafts.stop(request.slot)
-            self._scheduler.release(request)
-            self._done[request.id] = request.completion(event.finished)
+            self._retire(request)
         return events
+
+    def _retire(self, request: Request) -> None:
+        """End a request that has its finish reason."""
+        assert request.finished is not None  # noqa: S101 - our own state
+        self._drafts.stop(request.slot)
+        self._scheduler.release(request)
+        self._done[request.id] = request.completion(request.finished)
 
     def _observe(
         self,
@@ -342,14 +391,7 @@ class Engine:
         for name in self._drafts.take_faults():
             self._verifier.manager.note(state.step, name)
         self._verifier.observe(outcome, plan)
-        stats = self.stats
-        stats.steps += 1
-        stats.decode_steps += rows > 0
-        stats.decode_requests += rows
-        stats.emitted += outcome.emitted
-        stats.drafted += int(batch.scheduled.sum())
-        stats.verified += int(outcome.admitted.sum())
-        stats.accepted += int(accepted.sum())
+        self.stats.count(outcome, np.ones(rows, dtype=bool))
 
 
 def _kv_tokens(work: Work) -> int:

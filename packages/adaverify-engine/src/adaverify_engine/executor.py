@@ -58,7 +58,8 @@ class Executor:
         """
         inputs, decode, width = None, None, 0
         if staged is not None:
-            inputs = self.buffers.decode_tokens(staged.assignment)
+            buffers = self.buffers
+            inputs = buffers.decode_tokens(staged.assignment, buffers.kv_lens, buffers.block_table)
             width = len(inputs.ids)
             decode = DecodeAttention(
                 staged.rows,
@@ -80,6 +81,34 @@ class Executor:
         if not len(deciding):
             return torch.zeros((0, self._model.geometry.vocabulary), device=self._device)
         return self._model.logits(deciding)
+
+    @property
+    def vocabulary(self) -> int:
+        """Token ids of the model."""
+        return self._model.geometry.vocabulary
+
+    def decode_logits(self, staged: Staged, kv_lens: torch.Tensor, block_table: torch.Tensor) -> torch.Tensor:
+        """Run the model once over a step's decode tokens; return float32 logits [padded tokens, vocabulary].
+
+        Reads device tensors only, on an accelerator, and may be captured there.
+
+        Args:
+            staged: assignment and rows.
+            kv_lens: int32 [max_requests], KV length of each row before the step.
+            block_table: int32 [max_requests, W], by row.
+        """
+        inputs = self.buffers.decode_tokens(staged.assignment, kv_lens, block_table)
+        limits = self._options.limits
+        decode = DecodeAttention(
+            staged.rows,
+            staged.assignment.query_start_loc,
+            queries=limits.max_query_len,
+            max_kv_len=limits.max_kv_len,
+            group=self._group,
+            cache=self.cache,
+        )
+        attend = StepAttention(self.cache, inputs.slots, decode, len(inputs.ids), ())
+        return self._model.logits(self._model.forward(inputs.ids, inputs.positions, attend))
 
     def judge(
         self,

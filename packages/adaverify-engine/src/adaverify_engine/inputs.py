@@ -77,14 +77,22 @@ class StepBuffers:
         self.scheduled[count:] = -1
         self.block_table[count:] = 0
 
-    def decode_tokens(self, assignment: Assignment) -> TokenInputs:
-        """Return the decode tokens in row order; a padding token is id 0 at position 0 on the null page."""
+    def decode_tokens(
+        self, assignment: Assignment, kv_lens: torch.Tensor, block_table: torch.Tensor
+    ) -> TokenInputs:
+        """Return the decode tokens in row order; a padding token is id 0 at position 0 on the null page.
+
+        Args:
+            assignment: whose tokens they are.
+            kv_lens: int32 [R], KV length of each row before the step.
+            block_table: int32 [R, W], by row.
+        """
         request, offset = assignment.token_request.long(), assignment.token_offset.long()
         real = request >= 0
         request, offset = request.clamp(min=0), offset.clamp(min=0)
         table = torch.cat((self.certain[:, None], self.drafts.clamp(min=0)), dim=1)
-        positions = torch.where(real, self.kv_lens[request] + offset, 0)
-        pages = self.block_table[request, positions // self._page_size]
+        positions = torch.where(real, kv_lens[request] + offset, 0)
+        pages = block_table[request, positions // self._page_size]
         slots = torch.where(real, pages * self._page_size + positions % self._page_size, 0)
         return TokenInputs(torch.where(real, table[request, offset], 0), positions, slots)
 

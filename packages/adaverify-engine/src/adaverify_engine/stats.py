@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from adaverify_contracts import StepOutcome
 
 PHASES = ("draft", "plan", "forward", "accept", "observe")
 """Parts of a step in order. ``plan`` includes publishing, assignment and rows; ``observe`` is off the decode
@@ -35,6 +40,21 @@ class EngineStats:
     accepted: int = 0
     discarded: int = 0
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+
+    def count(self, outcome: StepOutcome, alive: np.ndarray) -> None:
+        """Add one step.
+
+        Args:
+            outcome: what the step did.
+            alive: bool [R], rows whose request had not ended before; the others cost and gain nothing.
+        """
+        self.steps += 1
+        self.decode_steps += len(alive) > 0
+        self.decode_requests += int(alive.sum())
+        self.emitted += outcome.emitted
+        self.drafted += int(outcome.drafted.sum())
+        self.verified += int(outcome.admitted.sum())
+        self.accepted += int(outcome.accepted[alive].sum())
 
     @property
     def wasted(self) -> int:

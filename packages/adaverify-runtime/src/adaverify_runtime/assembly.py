@@ -14,6 +14,7 @@ from adaverify_contracts import (
     DecodeRowBuilder,
     DecodeStrategyDescriptor,
     DrafterDescriptor,
+    GraphKey,
     GraphSupport,
     KernelLevel,
     Limits,
@@ -24,7 +25,7 @@ from adaverify_contracts import (
 )
 from adaverify_graphs import GraphMode, resolve_mode
 from adaverify_runtime.backends import BackendSelection, select_backend
-from adaverify_runtime.capture import GraphedSteps
+from adaverify_runtime.capture import AssignLive, GraphedSteps
 from adaverify_runtime.loading import load_plugins
 from adaverify_runtime.observers import ObserverQueue
 from adaverify_runtime.plugins import PluginManager, pick
@@ -33,7 +34,14 @@ from adaverify_runtime.selection import Selection, select_strategies
 from adaverify_runtime.settings import Mode, PlannerSettings, Settings, read_settings
 from adaverify_runtime.staging import StaticInputs
 from adaverify_runtime.verifier import Parts, Verifier
-from adaverify_verification import CostModel, CostTable, ManagerOptions, VerificationManager, make_relay
+from adaverify_verification import (
+    Assignment,
+    CostModel,
+    CostTable,
+    ManagerOptions,
+    VerificationManager,
+    make_relay,
+)
 from adaverify_verification.assignment.launch import check_limits
 
 _LEVELS = {
@@ -241,9 +249,21 @@ def _graphs(
         builder,
         inputs,
         manager.buffers,
+        assign_live=_assign_live(manager),
         max_graphs=ground.settings.graphs.max_graphs,
         bytes_limit=ground.settings.graphs.bytes_limit,
     )
+
+
+def _assign_live(manager: VerificationManager) -> AssignLive:
+    def assign(inputs: StaticInputs, key: GraphKey) -> Assignment:
+        rows = key.requests
+        manager.capture_live(inputs.scores[:rows], inputs.slots[:rows], inputs.entry)
+        return manager.assign_captured(
+            rows, key.tokens, inputs.scheduled[:rows], inputs.kv_lens[:rows], inputs.budget
+        )
+
+    return assign
 
 
 def _allocate(

@@ -32,11 +32,21 @@ Step = Callable[[Staged, GraphKey], Any]
 """The caller's part of a decode step: attention, model, sampling; it reads ``Staged`` and its own buffers."""
 
 
+Prologue = Callable[[GraphKey], None]
+"""Runs first in a step that is captured whole: drafts, and writes ``scheduled``, ``kv_lens``,
+``block_table``, ``scores`` and ``slots`` of the static inputs for ``key.requests`` rows, by ``row_slot``."""
+
+AssignLive = Callable[[StaticInputs, GraphKey], Assignment]
+"""Device part of publishing and assigning, over static inputs; capturable."""
+
+
 class GraphedSteps:
     """Captured decode steps over static inputs.
 
     A captured step builds the rows from the assignment's static boundaries and then runs the caller's step.
-    The assignment itself is launched before the replay, since its budget and its confidences are per step.
+    With a prologue the step is captured *whole*: the prologue, the confidences, the relay's copy and the
+    assignment come first in the same graph, and the host writes budget, ring entry and slots. Without one
+    the assignment is launched before the replay.
 
     Args:
         backend: captures and replays.
@@ -45,6 +55,7 @@ class GraphedSteps:
         builder: builds the rows inside the graph.
         inputs: static inputs.
         assignment: the assignment's static tensors by name.
+        assign_live: publishes and assigns inside a graph; needed to capture whole steps.
         max_graphs: the most sizes to capture, None for no limit.
         bytes_limit: the most bytes that captures may hold, None for no limit.
     """
@@ -58,6 +69,7 @@ class GraphedSteps:
         inputs: StaticInputs,
         assignment: Mapping[str, torch.Tensor],
         *,
+        assign_live: AssignLive | None = None,
         max_graphs: int | None = None,
         bytes_limit: int | None = None,
     ) -> None:
@@ -65,6 +77,8 @@ class GraphedSteps:
         self._builder = builder
         self._inputs = inputs
         self._assignment = assignment
+        self._assign_live = assign_live
+        self._whole = False
         self._max_graphs = max_graphs
         self._bytes_limit = bytes_limit
         tensors = {f"input.{name}": tensor for name, tensor in inputs.buffers.items()}
@@ -73,6 +87,11 @@ class GraphedSteps:
         self.cache = GraphCache(
             backend, limits, buffers=BufferSet(tensors), mode=mode, bytes_limit=bytes_limit
         )
+
+    @property
+    def whole(self) -> bool:
+        """Whether the captured steps hold their own publication and assignment."""
+        return self._whole
 
     @property
     def strategy(self) -> str:
@@ -89,8 +108,16 @@ class GraphedSteps:
         limit = self._bytes_limit if bytes_of is not None else None
         return choose_ladder(self._limits, expected, self._max_graphs, limit, bytes_of)
 
-    def capture(self, step: Step, ladder: Ladder, progress: Progress | None = None) -> CaptureReport:
+    def capture(
+        self,
+        step: Step,
+        ladder: Ladder,
+        progress: Progress | None = None,
+        *,
+        prologue: Prologue | None = None,
+    ) -> CaptureReport:
         """Capture every size of the ladder, largest first; a size that fails is named and the rest stay."""
+        self._whole = prologue is not None
         keys = ladder.keys(self._limits)
         if self.cache.mode is GraphSupport.UNIFORM_BATCH:
             # One graph a full batch: as many requests as the tokens are at K + 1 each.
@@ -100,7 +127,9 @@ class GraphedSteps:
                 for key in keys
                 if key.tokens % longest == 0
             )
-        return self.cache.capture_all(keys, lambda key: self._make_run(step, key), progress=progress)
+        return self.cache.capture_all(
+            keys, lambda key: self._make_run(step, key, prologue), progress=progress
+        )
 
     def match(self, plan: Plan) -> GraphKey | None:
         """Return the smallest captured size that serves the plan, None when it runs eagerly; misses count."""
@@ -109,18 +138,11 @@ class GraphedSteps:
         prefill = plan.certain_tokens != plan.requests
         return self.cache.match(None if prefill else batch, uniform=plan.uniform_query_len == longest)
 
-    def _make_run(self, step: Step, key: GraphKey) -> Callable[[], Any]:
-        lens = torch.tensor(capture_query_lens(key.tokens, key.requests, key.max_query_len - 1))
+    def _make_run(self, step: Step, key: GraphKey, prologue: Prologue | None) -> Callable[[], Any]:
+        assignment = self.views(key)
         uniform = self.cache.mode is GraphSupport.UNIFORM_BATCH
-        assignment = self._views(key)
-        # The boundaries hold lengths that are valid for this size while it warms up and is captured.
-        assignment.admitted.copy_(lens - 1)
-        assignment.query_start_loc[0] = 0
-        assignment.query_start_loc[1:].copy_(lens.cumsum(0))
-        assignment.seq_lens.copy_(lens)
-        owner = torch.repeat_interleave(torch.arange(key.requests), lens)
-        assignment.token_request.copy_(owner)
-        assignment.token_offset.copy_(torch.arange(key.tokens) - (lens.cumsum(0) - lens)[owner])
+        if prologue is None:
+            _write_valid_lengths(assignment, key)
         batch = DecodeBatch(
             query_start_loc=assignment.query_start_loc,
             seq_lens=assignment.seq_lens,
@@ -131,15 +153,21 @@ class GraphedSteps:
             max_query_len=key.max_query_len,
             uniform_query_len=key.max_query_len if uniform else None,
         )
+        staged_reason = f"captured at {key.tokens} tokens"
 
         def run() -> Any:
+            current = assignment
+            if prologue is not None:
+                assert self._assign_live is not None  # noqa: S101 - assemble gives it with every backend
+                prologue(key)
+                current = self._assign_live(self._inputs, key)
             rows = self._builder.build(batch)
-            reason = f"captured at {key.tokens} tokens"
-            return step(Staged(assignment, rows, self._builder.strategy, reason), key)
+            return step(Staged(current, rows, self._builder.strategy, staged_reason), key)
 
         return run
 
-    def _views(self, key: GraphKey) -> Assignment:
+    def views(self, key: GraphKey) -> Assignment:
+        """Return the assignment's static tensors, cut for one size."""
         buffers = self._assignment
         return Assignment(
             admitted=buffers["admitted"][: key.requests],
@@ -148,3 +176,15 @@ class GraphedSteps:
             token_request=buffers["token_request"][: key.tokens],
             token_offset=buffers["token_offset"][: key.tokens],
         )
+
+
+def _write_valid_lengths(assignment: Assignment, key: GraphKey) -> None:
+    """Write boundaries that are valid for this size, for its warm-up and capture."""
+    lens = torch.tensor(capture_query_lens(key.tokens, key.requests, key.max_query_len - 1))
+    assignment.admitted.copy_(lens - 1)
+    assignment.query_start_loc[0] = 0
+    assignment.query_start_loc[1:].copy_(lens.cumsum(0))
+    assignment.seq_lens.copy_(lens)
+    owner = torch.repeat_interleave(torch.arange(key.requests), lens)
+    assignment.token_request.copy_(owner)
+    assignment.token_offset.copy_(torch.arange(key.tokens) - (lens.cumsum(0) - lens)[owner])

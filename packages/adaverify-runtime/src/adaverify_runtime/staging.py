@@ -12,6 +12,8 @@ from adaverify_contracts import DecodeRows, LayoutError, Limits, Plan, PlanError
 from adaverify_verification import Assignment
 
 PerRequest = torch.Tensor | np.ndarray
+# Integers before the slots of a command: budget and ring entry.
+_COMMAND = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,12 @@ class StaticInputs:
         kv_lens: int32 [max_requests], 0 for padding requests.
         block_table: int32 [max_requests, table_width]; written only when the caller's table cannot be read
             where it is.
+        scores: float32 [max_requests, K] and slots: int64 [max_requests]; written by the prologue of a step
+            that is captured whole.
+        budget: int32 [1] and entry: int32 [1], B and the relay's ring entry of a step that is captured whole.
+        row_slot: int32 [max_requests], its request slots in row order, -1 for padding requests.
+
+    ``budget``, ``entry`` and ``row_slot`` are parts of one tensor: ``command`` writes all three in one copy.
 
     Args:
         limits: sizes.
@@ -52,11 +60,41 @@ class StaticInputs:
         self.scheduled = torch.full((requests,), -1, dtype=torch.int32, device=device)
         self.kv_lens = torch.zeros(requests, dtype=torch.int32, device=device)
         self.block_table = torch.zeros((requests, width), dtype=torch.int32, device=device)
+        self.scores = torch.zeros((requests, limits.draft_tokens), dtype=torch.float32, device=device)
+        self.slots = torch.zeros(requests, dtype=torch.int64, device=device)
+        # Padding until the first command, so that a capture runs over nothing but inert rows.
+        self._host_command = np.full(_COMMAND + requests, -1, dtype=np.int32)
+        self._host_command[:_COMMAND] = 0
+        self._command = torch.from_numpy(self._host_command).to(device, copy=True)
+        self.budget, self.entry = self._command[0:1], self._command[1:2]
+        self.row_slot = self._command[_COMMAND:]
 
     @property
     def buffers(self) -> Mapping[str, torch.Tensor]:
         """Every static tensor by name; addresses never change."""
-        return {"scheduled": self.scheduled, "kv_lens": self.kv_lens, "block_table": self.block_table}
+        return {
+            "scheduled": self.scheduled,
+            "kv_lens": self.kv_lens,
+            "block_table": self.block_table,
+            "scores": self.scores,
+            "slots": self.slots,
+            "command": self._command,
+        }
+
+    def command(self, budget: int, entry: int, slots: np.ndarray) -> None:
+        """Enqueue the integers of a step that is captured whole; the only thing the host tells it.
+
+        Args:
+            budget: B of the plan.
+            entry: ring entry that its confidences go to.
+            slots: int64 [R], request slots in row order.
+        """
+        host, end = self._host_command, _COMMAND + len(slots)
+        host[0], host[1] = budget, entry
+        host[_COMMAND:end] = slots
+        host[end:] = -1
+        # From pageable memory: staged by the driver before this returns, so the array may be rewritten.
+        self._command.copy_(torch.from_numpy(host), non_blocking=True)
 
     def load(
         self, plan: Plan, scheduled: PerRequest, kv_lens: PerRequest, padded_requests: int

@@ -14,6 +14,7 @@ from adaverify_contracts import (
     Capability,
     DecodeBatch,
     DecodeRowBuilder,
+    GraphError,
     GraphKey,
     Limits,
     Plan,
@@ -22,7 +23,7 @@ from adaverify_contracts import (
     StepState,
 )
 from adaverify_graphs import CaptureReport, Progress
-from adaverify_runtime.capture import GraphedSteps, Step
+from adaverify_runtime.capture import GraphedSteps, Prologue, Step
 from adaverify_runtime.decision import Decision, decide_strategy
 from adaverify_runtime.observers import DisabledObserver, ObserverQueue
 from adaverify_runtime.plugins import Observer
@@ -92,6 +93,21 @@ class Verifier:
     def device(self) -> torch.device:
         """The run device."""
         return self._parts.device
+
+    @property
+    def inputs(self) -> StaticInputs:
+        """Static inputs of a step: what a prologue reads (``row_slot``) and writes."""
+        return self._parts.inputs
+
+    @property
+    def captures(self) -> bool:
+        """Whether ``capture`` captures anything: a backend and a strategy that survives it were chosen."""
+        return self._parts.graphs is not None
+
+    @property
+    def tiers(self) -> tuple[int, ...]:
+        """Token counts that are captured, rising; none in eager mode."""
+        return () if self._parts.graphs is None else self._parts.graphs.tiers
 
     @property
     def manager(self) -> VerificationManager:
@@ -192,16 +208,20 @@ class Verifier:
         *,
         bytes_of: Callable[[int], int] | None = None,
         progress: Progress | None = None,
+        prologue: Prologue | None = None,
     ) -> CaptureReport | None:
         """Capture decode steps, largest first, and plan for the sizes that were really captured.
 
-        A captured step builds rows from static boundaries and runs ``step``. Call it once, before serving.
+        A captured step builds rows from static boundaries and runs ``step``. With a ``prologue`` the *whole*
+        step is captured, drafting to relay, and ``launch`` runs it in one replay; without one, ``replay``
+        launches the assignment first. Call it once, before serving.
 
         Args:
             step: the caller's part of a decode step; reads ``Staged`` and buffers of its own.
             expected: how often each number of query tokens occurs; uniform sizes when None.
             bytes_of: estimated bytes of one size, needed to respect a limit in bytes in advance.
             progress: called before each size.
+            prologue: drafts, and writes ``inputs`` for the slots in ``inputs.row_slot``; launches only.
 
         Returns:
             The report, or None when the graph backend does not capture; the start-up report says why.
@@ -209,7 +229,7 @@ class Verifier:
         graphs = self._parts.graphs
         if graphs is None:
             return None
-        report = graphs.capture(step, graphs.ladder(expected, bytes_of), progress)
+        report = graphs.capture(step, graphs.ladder(expected, bytes_of), progress, prologue=prologue)
         self.manager.set_tiers(graphs.tiers)
         return report
 
@@ -233,6 +253,37 @@ class Verifier:
         result = parts.graphs.cache.replay(key)
         self._remember(plan.step, parts.graphs.strategy)
         return Replayed(key, assignment, result)
+
+    def launch(self, plan: Plan, state: StepState) -> Replayed | None:
+        """Run one whole decode step in one replay; None when no captured size serves the plan.
+
+        The host writes the budget, a ring entry and one slot a request, and reads nothing. On a miss, which
+        is counted by reason, publish, plan, stage and run the step eagerly.
+
+        Args:
+            plan: the plan of ``state``.
+            state: the step; its slots, in this order, are the rows.
+
+        Raises:
+            GraphError: no whole step was captured: ``capture`` had no prologue.
+        """
+        parts = self._parts
+        if parts.graphs is None or not parts.graphs.whole:
+            raise GraphError(
+                "no whole decode step was captured",
+                arrived="no graphs" if parts.graphs is None else "captured without a prologue",
+                allowed="capture(step, prologue=...) before",
+                remedy="capture with a prologue, or use stage and replay",
+            )
+        key = parts.graphs.match(plan)
+        if key is None:
+            return None
+        entry = self.manager.begin_publish(state.step, state.slots, state.generations)
+        parts.inputs.command(plan.budget, entry, state.slots)
+        result = parts.graphs.cache.replay(key)
+        self.manager.end_publish(entry)
+        self._remember(plan.step, parts.graphs.strategy)
+        return Replayed(key, parts.graphs.views(key), result)
 
     def observe(self, outcome: StepOutcome, plan: Plan) -> StepRecord:
         """Learn from a finished step and return its record; queue the record for observers.

@@ -1,0 +1,136 @@
+"""The host's half of replayed steps: launch one ahead, hand out what was decided, learn from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from adaverify_contracts import StepOutcome
+from adaverify_engine.draft_source import DraftSource
+from adaverify_engine.emission import Decided, emit
+from adaverify_engine.pipeline import AHEAD, DecodePipeline, Finished
+from adaverify_engine.request import Event, Request
+from adaverify_engine.scheduler import Scheduler, Work
+from adaverify_engine.stats import EngineStats, PhaseClock
+
+if TYPE_CHECKING:
+    from adaverify_runtime import Verifier
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """Runs decode steps as replays, each launched before the tokens of the one before are read.
+
+    Attributes:
+        pipeline: the captured steps.
+        scheduler: who runs, and where.
+        drafts: told how far the device has moved each request on.
+        verifier: learns from every step.
+        retire: ends a request that has its finish reason.
+        whole: marks bookkeeping that must not stop half-way.
+    """
+
+    pipeline: DecodePipeline
+    scheduler: Scheduler
+    drafts: DraftSource
+    verifier: Verifier
+    retire: Callable[[Request], None]
+    whole: Callable[[], AbstractContextManager[None]]
+
+    def step(
+        self, step: int, work: Work, stats: EngineStats, clock: PhaseClock
+    ) -> tuple[list[Event] | None, int]:
+        """Launch ahead and hand out the oldest step under way.
+
+        Args:
+            step: number of the next step.
+            work: what the scheduler wants to run.
+            stats: counted into.
+            clock: phases of the step.
+
+        Returns:
+            What was emitted, None when the next step must run eagerly; and how many steps were launched.
+        """
+        launched = 0
+        if work.decode and not work.chunks and self._ready(work):
+            while self.pipeline.under_way < AHEAD:
+                requests = self.pipeline.continuing(work.decode)
+                if not requests or not self.pipeline.launch(step + launched, requests, self.scheduler):
+                    break
+                launched += 1
+            clock.mark("plan")
+        if not self.pipeline.under_way:
+            return None, launched
+        events = self._take(stats, clock)
+        if self.scheduler.idle:
+            while self.pipeline.under_way:
+                events += self._take(stats, clock)
+        return events, launched
+
+    def _ready(self, work: Work) -> bool:
+        if not self.drafts.serves([request.slot for request in work.decode]):
+            self.pipeline.miss("drafter")
+        elif any(request.sampling.logprobs for request in work.decode):
+            self.pipeline.miss("logprobs")
+        else:
+            return True
+        return False
+
+    def _take(self, stats: EngineStats, clock: PhaseClock) -> list[Event]:
+        finished = self.pipeline.read()
+        clock.mark("forward")
+        requests = finished.ticket.requests
+        alive = np.array([request.finished is None for request in requests], dtype=bool)
+        with self.whole():
+            events = self._hand_out(finished, stats)
+        clock.mark("accept")
+        outcome = _outcome(finished, alive, sum(len(event.tokens) for event in events))
+        self.verifier.observe(outcome, finished.ticket.plan)
+        stats.count(outcome, alive)
+        clock.mark("observe")
+        return events
+
+    def _hand_out(self, finished: Finished, stats: EngineStats) -> list[Event]:
+        """Move every request on; rows of requests that ended in the step before are dropped."""
+        results = finished.results
+        decided = Decided(results.accepted.tolist(), results.tokens.tolist(), [], results.gaps.tolist())
+        events = []
+        for index, request in enumerate(finished.ticket.requests):
+            count = decided.accepted[index] + 1
+            if request.finished is not None:
+                stats.discarded += count
+                continue
+            request.computed += count
+            request.steps += 1
+            event, cut = emit(request, decided, index, None)
+            events.append(event)
+            stats.discarded += cut
+            if event.finished is None:
+                self.drafts.advanced(request.slot, count)
+                continue
+            self.pipeline.forget(request.slot)
+            self.retire(request)
+        return events
+
+
+def _outcome(finished: Finished, alive: np.ndarray, emitted: int) -> StepOutcome:
+    ticket, results = finished.ticket, finished.results
+    requests = ticket.requests
+    return StepOutcome(
+        step=ticket.state.step,
+        slots=ticket.state.slots,
+        generations=ticket.state.generations,
+        drafted=ticket.state.scheduled,
+        admitted=results.admitted,
+        accepted=results.accepted,
+        scores=results.scores,
+        # A request that had ended stands on tokens nobody was given: its labels are of another law.
+        learn=alive & np.array([request.sampling.learn for request in requests], dtype=bool),
+        sampled=np.array([not request.sampling.greedy for request in requests], dtype=bool),
+        emitted=emitted,
+        seconds=finished.seconds,
+    )

@@ -1,0 +1,168 @@
+"""Decode steps as single replays, launched one ahead of what the host has read."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from adaverify_contracts import DeviceDrafter, EngineError, GraphKey, Plan, StepState
+from adaverify_engine.executor import Executor
+from adaverify_engine.options import EngineOptions
+from adaverify_engine.request import Request
+from adaverify_engine.results import HostResults, ResultRing
+from adaverify_engine.scheduler import Scheduler
+from adaverify_engine.slots import SlotInputs
+from adaverify_engine.whole_step import WholeStep
+
+if TYPE_CHECKING:
+    from adaverify_graphs import CaptureReport
+    from adaverify_runtime import Verifier
+
+AHEAD = 2
+"""Steps under way at once: the device runs one while the host reads the one before and launches the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A launched step whose results have not been read.
+
+    Attributes:
+        state: what was planned; plan: the plan.
+        requests: rows in order.
+        ring: entry of the result ring.
+        started: clock time of the launch.
+    """
+
+    state: StepState
+    plan: Plan
+    requests: tuple[Request, ...]
+    ring: int
+    started: float
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A step whose results are on the host, and the seconds it kept the device."""
+
+    ticket: Ticket
+    results: HostResults
+    seconds: float
+
+
+class DecodePipeline:
+    """Launches whole decode steps and reads them later.
+
+    The next step is launched before the last one is read: what it needs of the last one, tokens and lengths,
+    is on the device. So a request may have ended in a step while the next already runs with it; its row there
+    is computed in vain and thrown away.
+
+    Args:
+        executor: model, cache and the captured step's buffers.
+        verifier: plans and replays.
+        drafter: proposes inside the graph.
+        options: of the engine.
+    """
+
+    def __init__(
+        self, executor: Executor, verifier: Verifier, drafter: DeviceDrafter, options: EngineOptions
+    ) -> None:
+        device = torch.device(options.device)
+        self._verifier, self._options = verifier, options
+        self._drafting = verifier.manager.mode != "none" and options.draft_tokens > 0
+        self._slots = SlotInputs(options.limits, device)
+        self._ring = ResultRing(options.limits, device)
+        self._step = WholeStep(
+            executor, verifier, drafter, self._slots, self._ring.device_results, drafting=self._drafting
+        )
+        self._under_way: deque[Ticket] = deque()
+        self._owners: dict[int, Request] = {}
+        self._last_read = 0.0
+
+    @property
+    def under_way(self) -> int:
+        """Steps launched and not read."""
+        return len(self._under_way)
+
+    def capture(self, progress: Callable[[int, int, GraphKey], None] | None = None) -> CaptureReport | None:
+        """Capture the sizes that this mode runs; None when the backend does not capture."""
+        limits = self._options.limits
+        expected = None
+        if not self._drafting:
+            expected = {count: 1.0 / count for count in range(1, limits.max_requests + 1)}
+        return self._verifier.capture(
+            self._step.run, expected, progress=progress, prologue=self._step.prologue
+        )
+
+    def miss(self, reason: str) -> None:
+        """Count a step that cannot be replayed, by reason, among the manager's events."""
+        self._verifier.manager.note(-1, f"replay-missed-{reason}")
+
+    def continuing(self, requests: Sequence[Request]) -> tuple[Request, ...]:
+        """Return the requests that the steps under way cannot already have brought to their last token."""
+        flying = Counter(id(request) for ticket in self._under_way for request in ticket.requests)
+        return tuple(
+            request for request in requests if request.output_len + flying[id(request)] < request.max_output
+        )
+
+    def launch(self, step: int, requests: tuple[Request, ...], scheduler: Scheduler) -> bool:
+        """Launch one step; False when no captured size serves it.
+
+        Args:
+            step: step number.
+            requests: decode requests in row order.
+            scheduler: has generations and pages by slot.
+        """
+        started = perf_counter()
+        for request in requests:
+            if self._owners.get(request.slot) is not request:
+                self._slots.load(request, scheduler.block_table[request.slot])
+                self._owners[request.slot] = request
+        state = self._state(step, requests, scheduler.generations)
+        plan = self._verifier.plan(state)
+        if self._verifier.launch(plan, state) is None:
+            return False
+        self._under_way.append(Ticket(state, plan, requests, self._ring.send(), started))
+        return True
+
+    def read(self) -> Finished:
+        """Wait for the oldest step under way and return what it decided.
+
+        Raises:
+            EngineError: the model returned logits that are not finite.
+        """
+        ticket = self._under_way.popleft()
+        results = self._ring.take(ticket.ring, len(ticket.requests))
+        now = perf_counter()
+        seconds, self._last_read = now - max(ticket.started, self._last_read), now
+        if not results.finite:
+            raise EngineError(
+                "the model returned logits that are not finite",
+                arrived=f"in step {ticket.state.step}",
+                allowed="finite logits",
+                remedy="check the weights and the dtype; run in float32 to find the layer",
+            )
+        return Finished(ticket, results, seconds)
+
+    def forget(self, slot: int) -> None:
+        """Drop what is known of the request in ``slot``."""
+        self._owners.pop(slot, None)
+
+    def _state(self, step: int, requests: tuple[Request, ...], generations: np.ndarray) -> StepState:
+        slots = np.array([request.slot for request in requests], dtype=np.int64)
+        width = self._options.draft_tokens if self._drafting else 0
+        return StepState(
+            step=step,
+            slots=slots,
+            generations=generations[slots],
+            scheduled=np.full(len(requests), width, dtype=np.int64),
+            emitting=len(requests),
+            other_tokens=0,
+            kv_tokens=sum(request.computed + 1 for request in requests),
+            sampled=any(not request.sampling.greedy for request in requests),
+        )

@@ -1,0 +1,116 @@
+"""The body of a decode step that is captured whole: drafting, gather, model, verdict, history."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from adaverify_contracts import DeviceDrafter, GraphKey
+from adaverify_engine.executor import Executor
+from adaverify_engine.ops.advance import advance
+from adaverify_engine.ops.gather_rows.launch import gather_rows
+from adaverify_engine.ops.gather_rows.layout import StepRows
+from adaverify_engine.ops.pick import Pick
+from adaverify_engine.results import StepResults
+from adaverify_engine.slots import SlotInputs
+
+if TYPE_CHECKING:
+    from adaverify_runtime import Staged, Verifier
+
+
+class WholeStep:
+    """``prologue`` and ``run`` for ``Verifier.capture``; both only launch.
+
+    Args:
+        executor: model, cache and step buffers.
+        verifier: owner of the static inputs.
+        drafter: proposes on the device.
+        slots: limits, pages and noise by slot.
+        results: where the verdict goes.
+        drafting: False schedules no drafts at all (mode ``none``).
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        verifier: Verifier,
+        drafter: DeviceDrafter,
+        slots: SlotInputs,
+        results: StepResults,
+        *,
+        drafting: bool,
+    ) -> None:
+        self._executor, self._drafter, self._drafting = executor, drafter, drafting
+        self._slots, self._results = slots, results
+        limits, inputs, buffers = verifier.limits, verifier.inputs, executor.buffers
+        device = verifier.device
+        self._backend = "torch" if device.type == "cpu" else "triton"
+        self._row_slot = inputs.row_slot
+        self._rows = StepRows(
+            certain=buffers.certain,
+            drafts=buffers.drafts,
+            scheduled=inputs.scheduled,
+            kv_lens=inputs.kv_lens,
+            scores=inputs.scores,
+            slots=inputs.slots,
+            block_table=inputs.block_table,
+        )
+        self._token = torch.zeros(limits.max_tokens, dtype=torch.int32, device=device)
+        self._gap = torch.zeros(limits.max_tokens, dtype=torch.float32, device=device)
+        self._pick = Pick(limits.max_tokens, executor.vocabulary, device, backend=self._backend)
+
+    def prologue(self, key: GraphKey) -> None:
+        """Draft for the slots of this step and gather what belongs to them, in row order."""
+        row_slot = self._row_slot[: key.requests]
+        if self._drafting:
+            self._drafter.draft(row_slot)
+        gather_rows(
+            row_slot,
+            self._drafter.state,
+            self._slots.block_table,
+            self._rows,
+            drafting=self._drafting,
+            backend=self._backend,
+        )
+
+    def run(self, staged: Staged, key: GraphKey) -> None:
+        """Run the model over the staged tokens, decide, and append what was decided to the history."""
+        count, rows, slots, results = key.requests, self._rows, self._slots, self._results
+        state, assignment = self._drafter.state, staged.assignment
+        row_slot = self._row_slot[:count]
+        logits = self._executor.decode_logits(staged, rows.kv_lens, rows.block_table)
+        token, gap = self._token[: key.tokens], self._gap[: key.tokens]
+        self._pick(
+            logits,
+            assignment.token_request,
+            assignment.token_offset,
+            row_slot,
+            state.length,
+            slots.temperature,
+            slots.top_p,
+            slots.noise,
+            token,
+            gap,
+            results.finite,
+        )
+        advance(
+            token,
+            gap,
+            assignment.admitted,
+            assignment.query_start_loc,
+            row_slot,
+            state.drafts,
+            state.scheduled,
+            slots.limit,
+            state.history,
+            state.length,
+            state.hits,
+            state.trials,
+            results.accepted[:count],
+            results.tokens[:count],
+            results.gaps[:count],
+            backend=self._backend,
+        )
+        results.admitted[:count].copy_(assignment.admitted)
+        results.scores[:count].copy_(rows.scores[:count])
