@@ -20,7 +20,7 @@ def blocked(values: torch.Tensor, fill: float) -> torch.Tensor:
     tail = -width % lanes
     if tail:
         values = torch.nn.functional.pad(values, (0, tail), value=fill)
-    return values.reshape(rows, -1, lanes)
+    return values.reshape(rows, values.shape[1] // lanes, lanes)
 
 
 def top_two(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -17,7 +17,8 @@ def target_law(logits: torch.Tensor, temperature: torch.Tensor, top_p: torch.Ten
         logits: float32 [N, V].
         temperature: float32 [N], >= 0.
         top_p: float32 [N] in (0, 1]; the smallest set of most likely tokens whose mass reaches it is kept,
-            the token that reaches it included.
+            the token that reaches it included. Of several tokens as likely as that one, those of smallest id
+            are kept, as many as the mass needs.
     """
     greedy = temperature == 0
     law = torch.softmax(logits / torch.where(greedy, 1.0, temperature)[:, None], dim=1)
@@ -32,10 +33,15 @@ def target_law(logits: torch.Tensor, temperature: torch.Tensor, top_p: torch.Ten
 
 def _nucleus(law: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
     for width in (min(_PREFIX, law.shape[1]), law.shape[1]):
-        values, index = law.topk(width, dim=1)
+        values = law.topk(width, dim=1).values
         mass = values.double().cumsum(dim=1)
         if bool((mass[:, -1] >= top_p).all()) or width == law.shape[1]:
             break
-    kept = mass - values < top_p[:, None]
-    out = torch.zeros_like(law).scatter_(1, index, torch.where(kept, values, 0.0))
+    count = (mass - values < top_p[:, None]).sum(dim=1, keepdim=True)
+    edge = values.gather(1, count - 1)
+    # Which of equal values topk returns first differs by device and size, and logits from bfloat16 tie often.
+    ties = law == edge
+    room = count - (law > edge).sum(dim=1, keepdim=True)
+    kept = (law > edge) | (ties & (ties.cumsum(dim=1) <= room))
+    out = torch.where(kept, law, 0.0)
     return out / out.sum(dim=1, keepdim=True)

@@ -1,0 +1,1 @@
+"""Accepting drafts and moving every request on, on the device."""
