@@ -10,14 +10,26 @@ from typing import ClassVar
 import pytest
 import torch
 
-from adaverify_contracts import LoadedModel, ModelGeometry
+from adaverify_contracts import GraphBackendDescriptor, LoadedModel, ModelGeometry, Requirements, hookimpl
 from adaverify_engine import Engine, EngineOptions
-from adaverify_engine.drafters import NgramDrafter
+from adaverify_engine.drafters import LookupDrafter, NgramDrafter
+from adaverify_graphs.backends import EagerBackend
 from adaverify_runtime import PlannerSettings, PluginSettings, Settings, assemble, load_plugins
+from adaverify_testing import inline_entry_points
 from adaverify_verification import CostTable, Fingerprint
 
 VOCABULARY = 50
 BUILT_INS = ("capability", "engine", "graphs", "reference", "verification")
+
+
+class RerunBackend:
+    """A plugin with a backend that "replays" a step by running it again: whole steps without a card."""
+
+    @hookimpl
+    def adaverify_register_graph_backends(self):
+        return (
+            GraphBackendDescriptor("rerun", Requirements(), captures=True, priority=5, factory=EagerBackend),
+        )
 
 
 class TinyDecoder:
@@ -132,10 +144,20 @@ def make_engine():
     made = []
 
     def make(
-        mode="adaptive", *, model=None, drafter=None, table=None, settings=None, tokenizer=None, **changes
+        mode="adaptive",
+        *,
+        model=None,
+        drafter=None,
+        table=None,
+        settings=None,
+        tokenizer=None,
+        replayed=False,
+        **changes,
     ) -> Engine:
         options = make_options(**changes)
         points = [EntryPoint(name, f"adaverify_{name}.hooks", "adaverify") for name in BUILT_INS]
+        if replayed:
+            points += inline_entry_points([("rerun", RerunBackend())])
         plugins = load_plugins(PluginSettings(), entry_points=points)
         verifier = assemble(
             options.limits,
@@ -147,10 +169,15 @@ def make_engine():
             cost_table=steep_table() if table is None else table,
         )
         made.append(verifier)
-        drafter = NgramDrafter(options.limits, torch.device("cpu")) if drafter is None else drafter
-        return Engine(
-            LoadedModel(model or TinyDecoder(), tokenizer or TinyTokenizer()), verifier, drafter, options
-        )
+        if drafter is None:
+            kind = LookupDrafter if replayed else NgramDrafter
+            drafter = kind(options.limits, torch.device("cpu"))
+        loaded = LoadedModel(model or TinyDecoder(), tokenizer or TinyTokenizer())
+        engine = Engine(loaded, verifier, drafter, options)
+        if replayed:
+            report = engine.capture()
+            assert report.captured and not report.failed, report
+        return engine
 
     yield make
     for verifier in made:

@@ -38,7 +38,9 @@ def test_tokens_positions_and_slots_by_hand():
     """The certain token sits at the KV length, drafts after it; padding goes to the null page."""
     buffers = StepBuffers(LIMITS, torch.device("cpu"))
     buffers.load([request(1, [7, 8], 5), request(3, [9], 3)], batch([[11, 12], [13, -1]]), table())
-    inputs = buffers.decode_tokens(assignment([0, 0, 0, 1, 1, -1], [0, 1, 2, 0, 1, -1]))
+    inputs = buffers.decode_tokens(
+        assignment([0, 0, 0, 1, 1, -1], [0, 1, 2, 0, 1, -1]), buffers.kv_lens, buffers.block_table
+    )
     assert inputs.ids.tolist() == [8, 11, 12, 9, 13, 0]
     assert inputs.positions.tolist() == [5, 6, 7, 3, 4, 0]
     page = table()
@@ -69,7 +71,8 @@ def test_an_undrafted_position_is_never_an_index():
     """A -1 that reaches the gather is masked to a valid id (vllm #50939)."""
     buffers = StepBuffers(LIMITS, torch.device("cpu"))
     buffers.load([request(0, [3], 1)], batch([[-1, -1]]), table())
-    assert buffers.decode_tokens(assignment([0, 0], [0, 1])).ids.tolist() == [3, 0]
+    tokens = buffers.decode_tokens(assignment([0, 0], [0, 1]), buffers.kv_lens, buffers.block_table)
+    assert tokens.ids.tolist() == [3, 0]
 
 
 def test_prefill_chunks_are_laid_out_one_after_the_other():

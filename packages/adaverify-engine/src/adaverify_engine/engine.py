@@ -26,7 +26,7 @@ from adaverify_engine.emission import Decided, emit
 from adaverify_engine.executor import Executor
 from adaverify_engine.options import EngineOptions, Sampling
 from adaverify_engine.pipeline import DecodePipeline
-from adaverify_engine.request import Completion, Event, Request
+from adaverify_engine.request import Completion, Event, Request, require_prompt
 from adaverify_engine.scheduler import Scheduler, Work
 from adaverify_engine.stats import EngineStats, PhaseClock
 from adaverify_engine.text import Detokenizer
@@ -114,6 +114,11 @@ class Engine:
         return self._executor
 
     @property
+    def pipeline(self) -> DecodePipeline | None:
+        """The captured decode steps, None while steps run eagerly."""
+        return None if self._ahead is None else self._ahead.pipeline
+
+    @property
     def model(self) -> LoadedModel:
         """Target and tokenizer."""
         return self._model
@@ -146,7 +151,7 @@ class Engine:
         """
         sampling = Sampling() if sampling is None else sampling
         tokens = [int(token) for token in prompt]
-        self._check_prompt(tokens)
+        require_prompt(tokens, self._options.max_model_len - 1, self._geometry.vocabulary)
         output = min(sampling.max_tokens, self._options.max_model_len - len(tokens))
         stops = set(sampling.stop_tokens)
         if not sampling.ignore_stop_tokens:
@@ -251,24 +256,6 @@ class Engine:
         self._torn = True
         yield
         self._torn = False
-
-    def _check_prompt(self, tokens: list[int]) -> None:
-        limit, vocabulary = self._options.max_model_len - 1, self._geometry.vocabulary
-        if not 1 <= len(tokens) <= limit:
-            raise EngineError(
-                "the prompt does not fit",
-                arrived=f"{len(tokens)} tokens",
-                allowed=f"1 .. {limit}, one token of max_model_len being kept for the output",
-                remedy="shorten the prompt or raise max_model_len",
-            )
-        strange = [token for token in tokens if not 0 <= token < vocabulary]
-        if strange:
-            raise EngineError(
-                "the prompt holds token ids outside the vocabulary",
-                arrived=strange[:8],
-                allowed=f"0 .. {vocabulary - 1}",
-                remedy="encode the prompt with this model's tokenizer",
-            )
 
     def _noise(self, sampling: Sampling, output: int) -> np.ndarray:
         """Return float64 [output, 2]: both coins of every output position, fixed before the first step."""

@@ -80,6 +80,7 @@ class DecodePipeline:
         self._step = WholeStep(
             executor, verifier, drafter, self._slots, self._ring.device_results, drafting=self._drafting
         )
+        self._device, self._drafter = device, drafter
         self._under_way: deque[Ticket] = deque()
         self._owners: dict[int, Request] = {}
         self._last_read = 0.0
@@ -148,6 +149,41 @@ class DecodePipeline:
                 remedy="check the weights and the dtype; run in float32 to find the layer",
             )
         return Finished(ticket, results, seconds)
+
+    def time(self, steps: Sequence[tuple[StepState, Plan]], context: int, table: np.ndarray) -> float:
+        """Return mean seconds of steps of made-up requests, replayed one after the other; for profiling.
+
+        Args:
+            steps: states of one number of requests, in slots 0 .. R - 1, with their plans.
+            context: KV length of each request.
+            table: int32 [max_requests, W], pages by slot.
+
+        Raises:
+            EngineError: steps are under way, or no captured size serves a plan.
+        """
+        requests = steps[0][0].requests
+        for slot in range(requests):
+            self.forget(slot)
+        self._slots.open(requests, context + 2, table)
+        self._drafter.state.length[:requests].fill_(context + 1)
+        self._drafter.state.history[:requests].fill_(1)
+        self._synchronise()
+        begin = perf_counter()
+        served = [self._verifier.launch(plan, state) is not None for state, plan in steps]
+        self._synchronise()
+        seconds = (perf_counter() - begin) / len(steps)
+        if self._under_way or not all(served):
+            raise EngineError(
+                "this shape cannot be timed as a replay",
+                arrived=f"{requests} requests, budget {steps[0][1].budget}, {self.under_way} steps under way",
+                allowed="an idle engine, and a shape that a captured size serves",
+                remedy="profile the captured sizes only, before serving",
+            )
+        return seconds
+
+    def _synchronise(self) -> None:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
 
     def forget(self, slot: int) -> None:
         """Drop what is known of the request in ``slot``."""

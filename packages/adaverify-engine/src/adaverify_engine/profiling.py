@@ -12,6 +12,7 @@ import torch
 from adaverify_contracts import Capability, DraftBatch, EngineError, ModelGeometry, Plan, PlanState, StepState
 from adaverify_engine.engine import Engine
 from adaverify_engine.options import EngineOptions, Sampling
+from adaverify_engine.pipeline import DecodePipeline
 from adaverify_engine.request import Request
 from adaverify_engine.scheduler import Scheduler, Work
 from adaverify_engine.text import Detokenizer
@@ -20,24 +21,32 @@ from adaverify_verification import CostTable, Fingerprint, ProfileGrid, profile_
 if TYPE_CHECKING:
     from adaverify_runtime import Staged
 
+REPLAYS = 4
+"""Replays timed together: the host's launches (0.1 to 0.2 ms each) hide behind the device's work."""
 TOKENS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 """Query tokens to measure: every step at which a processor's tiling has been seen to change."""
 
 
-def fingerprint(geometry: ModelGeometry, options: EngineOptions, capability: Capability) -> Fingerprint:
+def fingerprint(
+    geometry: ModelGeometry,
+    options: EngineOptions,
+    capability: Capability,
+    ladder: tuple[int, ...] = (),
+) -> Fingerprint:
     """Return the setup that a cost table of such an engine belongs to.
 
     Args:
         geometry: of the model.
         options: of the engine.
         capability: of the device.
+        ladder: token counts that are captured; none in eager mode.
     """
     return Fingerprint.of(
         device=capability.device_name,
         torch=torch.__version__,
         kernels=[f"{report.name} {report.version}" for report in capability.kernels],
         model=geometry.name,
-        ladder=(),
+        ladder=ladder,
         draft_tokens=options.draft_tokens,
         dtype=options.dtype,
         threads=torch.get_num_threads(),
@@ -46,26 +55,33 @@ def fingerprint(geometry: ModelGeometry, options: EngineOptions, capability: Cap
 
 
 def grid_for(
-    options: EngineOptions, contexts: tuple[int, ...] | None = None, repeats: int = 5
+    options: EngineOptions,
+    contexts: tuple[int, ...] | None = None,
+    repeats: int = 5,
+    ladder: tuple[int, ...] = (),
 ) -> ProfileGrid:
     """Return the shapes worth measuring: ``TOKENS`` up to the largest step, powers of two of requests.
+
+    With a ladder its tiers are measured instead of ``TOKENS``: between them every step costs the same.
 
     Args:
         options: of the engine.
         contexts: KV lengths a request; None takes a quarter and all of what ``max_model_len`` leaves.
         repeats: recorded rounds.
+        ladder: token counts that are captured; none in eager mode.
     """
     limits = options.limits
     longest = _longest_context(options)
     if contexts is None:
         contexts = tuple(sorted({max(1, longest // 4), longest}))
     requests = {1 << bit for bit in range(limits.max_requests.bit_length())} | {limits.max_requests}
-    tokens = {count for count in TOKENS if count < limits.max_tokens} | {limits.max_tokens}
+    tokens = set(ladder) or ({count for count in TOKENS if count < limits.max_tokens} | {limits.max_tokens})
     return ProfileGrid(
         requests=tuple(sorted(count for count in requests if count <= limits.max_requests)),
         contexts=contexts,
         tokens=tuple(sorted(tokens)),
         draft_tokens=limits.draft_tokens,
+        padded=bool(ladder),
         repeats=repeats,
     )
 
@@ -99,9 +115,12 @@ def profile_engine(
     runner = _Runner(engine)
     table = profile_cost(
         runner.step,
-        grid_for(engine.options) if grid is None else grid,
-        fingerprint(engine.model.model.geometry, engine.options, engine.verifier.capability),
-        measure_draft=runner.draft if engine.options.draft_tokens else None,
+        grid_for(engine.options, ladder=engine.verifier.tiers) if grid is None else grid,
+        fingerprint(
+            engine.model.model.geometry, engine.options, engine.verifier.capability, engine.verifier.tiers
+        ),
+        # A captured step drafts inside its graph, so its time holds the drafting.
+        measure_draft=runner.draft if engine.options.draft_tokens and engine.pipeline is None else None,
         progress=progress,
     )
     runner.close()
@@ -124,6 +143,8 @@ class _Runner:
     def step(self, tokens: int, requests: int, context: int) -> float:
         """Return seconds of one decode step."""
         work, table = self._batch(requests, context)
+        if self._engine.pipeline is not None:
+            return self._replays(self._engine.pipeline, tokens - requests, requests, context, table)
         drafts = self._drafts(requests, tokens - requests)
         begin = perf_counter()
         plan, staged = self._stage(work, drafts, table)
@@ -133,6 +154,24 @@ class _Runner:
         verdict, _ = executor.judge(logits, work.decode, drafts, staged)
         verdict.accepted.tolist()
         return perf_counter() - begin
+
+    def _replays(
+        self, pipeline: DecodePipeline, budget: int, requests: int, context: int, table: np.ndarray
+    ) -> float:
+        width = self._engine.options.draft_tokens
+        manager, steps = self._engine.verifier.manager, []
+        for _ in range(REPLAYS):
+            self._step += 1
+            state = StepState(
+                step=self._step,
+                slots=np.arange(requests, dtype=np.int64),
+                generations=np.full(requests, -1, dtype=np.int64),
+                scheduled=np.full(requests, width, dtype=np.int64),
+                emitting=requests,
+            )
+            plan = _forced_plan(state, budget, self._engine.verifier.tiers)
+            steps.append((state, manager.apply(state, manager.export(plan))))
+        return pipeline.time(steps, context, table)
 
     def draft(self, requests: int) -> float:
         """Return seconds of proposing for ``requests`` requests."""
@@ -214,27 +253,28 @@ class _Runner:
         )
         buffers.load(work.decode, drafts, table)
         manager = verifier.manager
-        plan = manager.apply(state, manager.export(_full_plan(state)))
+        plan = manager.apply(state, manager.export(_forced_plan(state, state.max_budget)))
         return plan, verifier.stage(
             plan, buffers.scheduled[:rows], buffers.kv_lens[:rows], buffers.block_table[:rows]
         )
 
 
-def _full_plan(state: StepState) -> Plan:
-    """Return the plan that verifies every draft of ``state``."""
+def _forced_plan(state: StepState, budget: int, tiers: tuple[int, ...] = ()) -> Plan:
+    """Return the plan that verifies ``budget`` drafts of ``state``."""
     lengths = set(state.scheduled.tolist())
-    tokens = state.certain_tokens + state.max_budget
+    full = budget == state.max_budget
+    tokens = state.certain_tokens + budget
     return Plan(
         step=state.step,
         state=PlanState.FULL,
         reason="profiling",
-        budget=state.max_budget,
+        budget=budget,
         scheduled=state.max_budget,
         requests=state.requests,
         certain_tokens=state.certain_tokens,
         tokens=tokens,
-        tier=tokens,
-        uniform_query_len=lengths.pop() + 1 if len(lengths) == 1 else None,
+        tier=min((tier for tier in tiers if tier >= tokens), default=tokens),
+        uniform_query_len=lengths.pop() + 1 if full and len(lengths) == 1 else None,
         predicted_seconds=None,
         predicted_tokens=float(state.emitting),
         full_seconds=None,

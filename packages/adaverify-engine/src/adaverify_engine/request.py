@@ -7,6 +7,7 @@ from enum import StrEnum
 
 import numpy as np
 
+from adaverify_contracts import EngineError
 from adaverify_engine.options import Sampling
 from adaverify_engine.text import Detokenizer
 
@@ -121,4 +122,32 @@ class Request:
             logprobs=tuple(self.logprobs),
             steps=self.steps,
             error=self.error,
+        )
+
+
+def require_prompt(tokens: list[int], limit: int, vocabulary: int) -> None:
+    """Refuse a prompt that no request can have.
+
+    Args:
+        tokens: the prompt.
+        limit: most tokens, one of the model's length being kept for the output.
+        vocabulary: number of token ids.
+
+    Raises:
+        EngineError: empty, too long, or an id outside the vocabulary; the message has the numbers.
+    """
+    if not 1 <= len(tokens) <= limit:
+        raise EngineError(
+            "the prompt does not fit",
+            arrived=f"{len(tokens)} tokens",
+            allowed=f"1 .. {limit}, one token of max_model_len being kept for the output",
+            remedy="shorten the prompt or raise max_model_len",
+        )
+    strange = [token for token in tokens if not 0 <= token < vocabulary]
+    if strange:
+        raise EngineError(
+            "the prompt holds token ids outside the vocabulary",
+            arrived=strange[:8],
+            allowed=f"0 .. {vocabulary - 1}",
+            remedy="encode the prompt with this model's tokenizer",
         )

@@ -44,3 +44,15 @@ class SlotInputs:
             noise = torch.from_numpy(request.noise)
             self.noise[slot, request.prompt_len : end].copy_(noise, non_blocking=True)
             self.noise[slot, end:].zero_()
+
+    def open(self, requests: int, limit: int, table: np.ndarray) -> None:
+        """Give slots 0 .. requests - 1 to made-up greedy requests, for profiling.
+
+        Args:
+            requests: slots to fill.
+            limit: their prompt and output together.
+            table: int32 [max_requests, W], pages by slot.
+        """
+        self.limit[:requests].fill_(limit)
+        self.temperature[:requests].fill_(0.0)
+        self.block_table[:requests].copy_(torch.from_numpy(table[:requests]))

@@ -8,10 +8,10 @@ import torch
 
 from adaverify_contracts import DeviceDrafter, GraphKey
 from adaverify_engine.executor import Executor
-from adaverify_engine.ops.advance import advance
+from adaverify_engine.ops.advance.launch import advance
 from adaverify_engine.ops.gather_rows.launch import gather_rows
 from adaverify_engine.ops.gather_rows.layout import StepRows
-from adaverify_engine.ops.pick import Pick
+from adaverify_engine.ops.pick.launch import Pick
 from adaverify_engine.results import StepResults
 from adaverify_engine.slots import SlotInputs
 

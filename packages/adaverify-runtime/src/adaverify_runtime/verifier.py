@@ -281,7 +281,7 @@ class Verifier:
         entry = self.manager.begin_publish(state.step, state.slots, state.generations)
         parts.inputs.command(plan.budget, entry, state.slots)
         result = parts.graphs.cache.replay(key)
-        self.manager.end_publish(entry)
+        self.manager.end_publish()
         self._remember(plan.step, parts.graphs.strategy)
         return Replayed(key, parts.graphs.views(key), result)
 

@@ -49,7 +49,7 @@ class LookupDrafter:
     def draft(self, row_slot: torch.Tensor) -> None:
         """Write drafts, scores and scheduled of the slots in int32 [R], -1 for padding; launches only."""
         state = self._state
-        self._lookup(
+        self._lookup.propose(
             state.history,
             state.length,
             self._ends,

@@ -38,7 +38,7 @@ def gather_rows_kernel(
     token = tl.load(history + slot * COLUMNS + last)
     tl.store(certain + row, tl.where(real, token, 0).to(tl.int64))
     tl.store(kv_lens + row, tl.where(real, last, 0))
-    tl.store(slots + row, slot)
+    tl.store(slots + row, named.to(tl.int64))
     if DRAFTING:
         count = tl.load(scheduled + slot)
     else:

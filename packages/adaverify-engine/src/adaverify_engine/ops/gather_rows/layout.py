@@ -17,7 +17,7 @@ class StepRows:
         scheduled: int32 [R], real drafts, -1 for padding.
         kv_lens: int32 [R], KV length before the step: tokens so far less the certain one; 0 for padding.
         scores: float32 [R, K], 0 for padding.
-        slots: int64 [R], 0 for padding.
+        slots: int64 [R], -1 for padding.
         block_table: int32 [R, W], page ids; all 0, the null page, for padding.
     """
 

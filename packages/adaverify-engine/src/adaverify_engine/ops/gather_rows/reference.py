@@ -23,5 +23,5 @@ def gather_rows_reference(
     rows.scheduled[:count] = torch.where(real, scheduled, -1)
     rows.kv_lens[:count] = torch.where(real, last, 0)
     rows.scores[:count] = torch.where(real[:, None], state.scores[slot], 0.0)
-    rows.slots[:count] = slot
+    rows.slots[:count] = row_slot
     rows.block_table[:count] = torch.where(real[:, None], tables[slot], 0)
