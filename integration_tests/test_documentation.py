@@ -22,6 +22,7 @@ from adaverify_contracts import PluginError, StepRecord, hookspecs
 from adaverify_engine import EngineStats
 from adaverify_replay import TraceWriter
 from adaverify_runtime import Settings, doctor, known_variables, load_plugins
+from adaverify_runtime.row_choice import TIE, UNKNOWN
 
 ROOT = workspace.ROOT
 DOCS = ROOT / "docs"
@@ -250,6 +251,8 @@ def test_the_counters_page_lists_every_counter():
     missed = re.findall(r'return "([^"]+)"', misses) + re.findall(r', "([a-z ]+)"\),', misses)
     missed += re.findall(r'_miss\("([^"]+)"\)', source)
     assert {f"missed: {reason}" for reason in missed} <= graphs
+    chosen = {code(row[0])[0] for row in rows("reference/counters.md", "Rows")[1:]}
+    assert chosen == {f"rows: {word}" for word in ("NAME", TIE, UNKNOWN)}
 
 
 def test_the_counters_page_lists_the_engine_totals():

@@ -1,7 +1,9 @@
 """Check, then time, paged MQA logits with one and with two query tokens a row; print one JSON document.
 
 Needs a Hopper GPU, DeepGEMM and, on PYTHONPATH, the src folders of adaverify-contracts, -metadata and this
-plugin: ``python benchmarks/logits.py [--rounds N] [--repeats N] [--commit HASH]``.
+plugin: ``python benchmarks/logits.py [--rounds N] [--repeats N] [--commit HASH]``. The document is also the
+row-cost table for ``ADAVERIFY_PATHS_ROW_COSTS``: its ``row_costs`` say what a step cost with each strategy.
+``--from REPORT`` prints an earlier document with its row costs, on any machine.
 
 For 1, 16 and 64 requests, query lengths uniform in 1..8 (``ragged``) and all 8 (``full``), every KV length
 2048, 8192 or 32768; H = 64, D = 128, page 64, pages permuted. Each case is captured both ways; the flattened
@@ -10,7 +12,7 @@ on all tokens. Only then it is timed, by events around graph replays with the qu
 interleaved round by round. Warm cache: the pool of the longest context is larger than the cache anyway.
 
 - ``flatten_us``, ``paired_us``: rows, schedule, logits and mask in one graph; paired includes the gather of
-  queries and weights into pairs, which flattened rows do not need. The cells of ``RowCostTable``.
+  queries and weights into pairs, which flattened rows do not need. The times of ``row_costs``.
 - ``flatten_logits_us``, ``paired_logits_us``: the library's kernel alone.
 - ``noise_us``: half the larger interquartile range of the first two.
 """
@@ -23,6 +25,7 @@ import random
 import statistics
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
@@ -177,6 +180,21 @@ def measure(case: Case, rounds: int, repeats: int) -> dict[str, float]:
     return report | {"noise_us": round(max(spreads), 2)}
 
 
+def row_costs(cells: list[dict]) -> list[dict]:
+    """Return what each step cost with each strategy, as the runtime's row-cost table has it; in seconds."""
+    return [
+        {
+            "strategy": name,
+            "tokens": cell["tokens"],
+            "context": cell["context"],
+            "seconds": cell[f"{name}_us"] / 1e6,
+            "noise_seconds": cell["noise_us"] / 1e6,
+        }
+        for cell in cells
+        for name in ("flatten", "paired")
+    ]
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Check and measure every case."""
     parser = argparse.ArgumentParser(
@@ -185,7 +203,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=40)
     parser.add_argument("--commit", default="unknown")
+    parser.add_argument("--from", dest="report", type=Path, help="an earlier document; nothing is measured")
     options = parser.parse_args(arguments)
+    if options.report is not None:
+        earlier = json.loads(options.report.read_text(encoding="utf-8"))
+        earlier["row_costs"] = row_costs(earlier["cells"])
+        sys.stdout.write(json.dumps(earlier, indent=1) + "\n")
+        return 0
     if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0):
         sys.stderr.write("logits: needs a device of compute capability 9.0\n")
         return 2
@@ -226,6 +250,7 @@ def main(arguments: list[str] | None = None) -> int:
         "rounds": options.rounds,
         "repeats": options.repeats,
         "cells": cells,
+        "row_costs": row_costs(cells),
     }
     sys.stdout.write(json.dumps(report, indent=1) + "\n")
     return 0

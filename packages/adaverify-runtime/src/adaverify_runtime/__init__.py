@@ -8,6 +8,7 @@ from adaverify_runtime.loading import load_plugins
 from adaverify_runtime.observers import DisabledObserver
 from adaverify_runtime.plugins import Observer, PluginManager, PluginOutcome, Registered
 from adaverify_runtime.report import Component, StartupReport
+from adaverify_runtime.row_choice import Choice, RowChoice, RowCost, RowCostTable
 from adaverify_runtime.selection import Candidate, Selection, review_strategies, select_strategies
 from adaverify_runtime.settings import (
     DeviceSettings,
@@ -29,6 +30,7 @@ __all__ = [
     "BackendCandidate",
     "BackendSelection",
     "Candidate",
+    "Choice",
     "Component",
     "Decision",
     "DeviceSettings",
@@ -45,6 +47,9 @@ __all__ = [
     "Registered",
     "RelaySettings",
     "Replayed",
+    "RowChoice",
+    "RowCost",
+    "RowCostTable",
     "Selection",
     "Settings",
     "Staged",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, get_args
 
 import torch
@@ -30,6 +31,8 @@ from adaverify_runtime.loading import load_plugins
 from adaverify_runtime.observers import ObserverQueue
 from adaverify_runtime.plugins import PluginManager, pick
 from adaverify_runtime.report import StartupReport, components, plugin_warnings
+from adaverify_runtime.row_alternatives import choose_alternatives, load_for
+from adaverify_runtime.row_choice import RowChoice, RowCostTable
 from adaverify_runtime.selection import Selection, select_strategies
 from adaverify_runtime.settings import Mode, PlannerSettings, Settings, read_settings
 from adaverify_runtime.staging import StaticInputs
@@ -126,6 +129,7 @@ def assemble(
     drafter: DrafterDescriptor | None = None,
     cost_table: CostTable | None = None,
     strategy: str | None = None,
+    row_costs: Path | RowCostTable | None = None,
 ) -> Verifier:
     """Assemble a verifier: choose every part, allocate every buffer, and report all of it.
 
@@ -139,12 +143,15 @@ def assemble(
         drafter: what the drafter declares; without it the strictest law is assumed for sampled requests.
         cost_table: measured step times; without one everything is verified, state ``unpriced``.
         strategy: a decode strategy by name; the setting ``ADAVERIFY_DEVICE_STRATEGY`` when None.
+        row_costs: measured times of the ragged strategies, to choose by where several fit; the file of the
+            setting ``ADAVERIFY_PATHS_ROW_COSTS`` when None. A file must have been measured on this device.
 
     Raises:
         SettingsError: a setting is wrong.
         PluginError: a plugin breaks its contract, or a named one cannot be used.
         CapabilityError: the device cannot be probed, or a named backend does not fit.
         NoStrategyError: no decode strategy fits, or the named one does not; carries all reasons.
+        CostTableError: the row-cost file cannot be read, or was measured on another setup.
         LosslessError: signal, policy and drafter are unsafe together and the setting is ``refuse``.
     """
     ground = prepare(device=device, mode=mode, settings=settings, plugins=plugins, capability=capability)
@@ -162,9 +169,14 @@ def assemble(
     inputs = StaticInputs(limits, ground.device)
     ragged = _allocate(selection.ragged, limits, ground)
     uniform = _allocate(selection.uniform, limits, ground)
+    choice = choose_alternatives(selection, _row_costs(row_costs, ground, limits))
+    made = (_allocate(item, limits, ground) for item in choice.alternatives)
+    others = tuple(builder for builder in made if builder is not None)
     manager, notes = _manager(ground, limits, drafter, cost_table)
-    graphs = _graphs(ground, limits, backends, level, (ragged, uniform), inputs, manager)
-    notes = (*selection.notes, *notes, f"graphs: {level.support.name}, {level.reason}")
+    graphs = _graphs(
+        ground, limits, backends, level, (ragged, uniform, *others), inputs, manager, choice.rows
+    )
+    notes = (*selection.notes, *choice.notes, *notes, f"graphs: {level.support.name}, {level.reason}")
     report = build_report(ground, selection, backends, notes=notes, drafter=drafter)
     observers = ObserverQueue(ground.plugins.step_observers(), settings.plugins.observer_queue)
     return Verifier(
@@ -179,6 +191,8 @@ def assemble(
             graphs=graphs,
             observers=observers,
             report=report,
+            alternatives=others,
+            rows=choice.rows,
         )
     )
 
@@ -233,11 +247,12 @@ def _graphs(
     limits: Limits,
     backends: BackendSelection,
     level: GraphMode,
-    builders: tuple[DecodeRowBuilder | None, DecodeRowBuilder | None],
+    builders: tuple[DecodeRowBuilder | None, ...],
     inputs: StaticInputs,
     manager: VerificationManager,
+    rows: RowChoice | None,
 ) -> GraphedSteps | None:
-    ragged, uniform = builders
+    ragged, uniform, *others = builders
     only_uniform = level.support is GraphSupport.UNIFORM_BATCH and uniform is not None
     builder = uniform if only_uniform else ragged
     if level.support is GraphSupport.NEVER or backends.chosen is None or builder is None:
@@ -252,6 +267,8 @@ def _graphs(
         assign_live=_assign_live(manager),
         max_graphs=ground.settings.graphs.max_graphs,
         bytes_limit=ground.settings.graphs.bytes_limit,
+        alternatives=() if only_uniform else [item for item in others if item is not None],
+        rows=None if only_uniform else rows,
     )
 
 
@@ -264,6 +281,13 @@ def _assign_live(manager: VerificationManager) -> AssignLive:
         )
 
     return assign
+
+
+def _row_costs(given: Path | RowCostTable | None, ground: Ground, limits: Limits) -> RowCostTable | None:
+    given = ground.settings.paths.row_costs if given is None else given
+    if given is None or isinstance(given, RowCostTable):
+        return given
+    return load_for(given, ground.capability, limits)
 
 
 def _allocate(

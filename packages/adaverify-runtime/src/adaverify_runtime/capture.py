@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ from adaverify_graphs import (
     capture_query_lens,
     choose_ladder,
 )
+from adaverify_runtime.row_choice import Choice, RowChoice
 from adaverify_runtime.staging import Staged, StaticInputs
 from adaverify_verification import Assignment
 
@@ -58,6 +59,8 @@ class GraphedSteps:
         assign_live: publishes and assigns inside a graph; needed to capture whole steps.
         max_graphs: the most sizes to capture, None for no limit.
         bytes_limit: the most bytes that captures may hold, None for no limit.
+        alternatives: builders that ``rows`` may choose instead of ``builder``.
+        rows: asked once for each size, at its capture, with the longest context of the limits.
     """
 
     def __init__(
@@ -72,7 +75,12 @@ class GraphedSteps:
         assign_live: AssignLive | None = None,
         max_graphs: int | None = None,
         bytes_limit: int | None = None,
+        alternatives: Sequence[DecodeRowBuilder] = (),
+        rows: RowChoice | None = None,
     ) -> None:
+        self._rows = rows
+        self._alternatives = {item.strategy: item for item in alternatives}
+        self._choices: dict[GraphKey, Choice] = {}
         self._limits = limits
         self._builder = builder
         self._inputs = inputs
@@ -84,6 +92,8 @@ class GraphedSteps:
         tensors = {f"input.{name}": tensor for name, tensor in inputs.buffers.items()}
         tensors |= {f"assignment.{name}": tensor for name, tensor in assignment.items()}
         tensors |= {f"rows.{name}": tensor for name, tensor in builder.buffers.items()}
+        for other in alternatives:
+            tensors |= {f"rows.{other.strategy}.{name}": tensor for name, tensor in other.buffers.items()}
         self.cache = GraphCache(
             backend, limits, buffers=BufferSet(tensors), mode=mode, bytes_limit=bytes_limit
         )
@@ -95,8 +105,18 @@ class GraphedSteps:
 
     @property
     def strategy(self) -> str:
-        """Name of the strategy inside the graphs."""
+        """Name of the strategy inside the graphs, unless ``strategy_of`` a size says another."""
         return self._builder.strategy
+
+    def strategy_of(self, key: GraphKey) -> str:
+        """Return the name of the strategy inside the graph of a size."""
+        choice = self._choices.get(key)
+        return self.strategy if choice is None else choice.strategy
+
+    def word_of(self, key: GraphKey) -> str | None:
+        """Return what the choice of rows of a size is counted as, None where there was none to make."""
+        choice = self._choices.get(key)
+        return None if choice is None else choice.word
 
     @property
     def tiers(self) -> tuple[int, ...]:
@@ -141,6 +161,7 @@ class GraphedSteps:
     def _make_run(self, step: Step, key: GraphKey, prologue: Prologue | None) -> Callable[[], Any]:
         assignment = self.views(key)
         uniform = self.cache.mode is GraphSupport.UNIFORM_BATCH
+        builder, reason = self._choose(key)
         if prologue is None:
             _write_valid_lengths(assignment, key)
         batch = DecodeBatch(
@@ -153,7 +174,6 @@ class GraphedSteps:
             max_query_len=key.max_query_len,
             uniform_query_len=key.max_query_len if uniform else None,
         )
-        staged_reason = f"captured at {key.tokens} tokens"
 
         def run() -> Any:
             current = assignment
@@ -161,10 +181,18 @@ class GraphedSteps:
                 assert self._assign_live is not None  # noqa: S101 - assemble gives it with every backend
                 prologue(key)
                 current = self._assign_live(self._inputs, key)
-            rows = self._builder.build(batch)
-            return step(Staged(current, rows, self._builder.strategy, staged_reason), key)
+            rows = builder.build(batch)
+            return step(Staged(current, rows, builder.strategy, reason), key)
 
         return run
+
+    def _choose(self, key: GraphKey) -> tuple[DecodeRowBuilder, str]:
+        """Return the builder inside the graph of a size, and why."""
+        reason = f"captured at {key.tokens} tokens"
+        if self._rows is None:
+            return self._builder, reason
+        choice = self._choices[key] = self._rows.choose(key.tokens, self._limits.max_kv_len)
+        return self._alternatives.get(choice.strategy, self._builder), f"{reason}; {choice.reason}"
 
     def views(self, key: GraphKey) -> Assignment:
         """Return the assignment's static tensors, cut for one size."""

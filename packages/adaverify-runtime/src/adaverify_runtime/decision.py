@@ -5,18 +5,31 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from adaverify_contracts import NoStrategyError, Plan
+from adaverify_runtime.row_choice import RowChoice
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Which strategy builds the rows of a step; ``uniform_query_len`` is None on the ragged path."""
+    """Which strategy builds the rows of a step; ``uniform_query_len`` is None on the ragged path.
+
+    ``word`` is what a choice among ragged strategies is counted as, None where there was none to make.
+    """
 
     strategy: str
     reason: str
     uniform_query_len: int | None
+    word: str | None = None
 
 
-def decide_strategy(plan: Plan, ragged: str | None, uniform: str | None) -> Decision:
+def decide_strategy(
+    plan: Plan,
+    ragged: str | None,
+    uniform: str | None,
+    *,
+    rows: RowChoice | None = None,
+    tokens: int | None = None,
+    context: int = 1,
+) -> Decision:
     """Decide which strategy a step uses.
 
     The uniform strategy serves every batch whose host and device boundaries cannot differ: nothing trimmed
@@ -26,6 +39,9 @@ def decide_strategy(plan: Plan, ragged: str | None, uniform: str | None) -> Deci
         plan: the step's plan; only host integers are read.
         ragged: name of the ragged strategy, None when there is none.
         uniform: name of the uniform strategy, None when there is none.
+        rows: chooses among several ragged strategies; ``ragged`` serves all when None.
+        tokens: query tokens of the step, padding included; R + B when None.
+        context: an upper bound of the step's longest KV length.
 
     Raises:
         NoStrategyError: the batch is ragged and there is no ragged strategy.
@@ -42,8 +58,11 @@ def decide_strategy(plan: Plan, ragged: str | None, uniform: str | None) -> Deci
         why: dict[str, tuple[str, ...]] = {str(uniform): ("serves batches of one query length only",)}
         raise NoStrategyError(problem, why, remedy="install a strategy that reads device lengths")
     if length is not None:
-        return Decision(ragged, f"{reason}, and no uniform strategy fits this device", None)
-    return Decision(ragged, reason, None)
+        reason = f"{reason}, and no uniform strategy fits this device"
+    if rows is None:
+        return Decision(ragged, reason, None)
+    choice = rows.choose(plan.requests + plan.budget if tokens is None else tokens, context)
+    return Decision(choice.strategy, f"{reason}; {choice.reason}", None, choice.word)
 
 
 def _common_length(plan: Plan) -> tuple[int | None, str]:

@@ -12,6 +12,7 @@ from adaverify_runtime.assembly import Ground, build_report, prepare
 from adaverify_runtime.backends import BackendSelection, select_backend
 from adaverify_runtime.plugins import D, PluginManager, Registered, pick
 from adaverify_runtime.report import StartupReport
+from adaverify_runtime.row_alternatives import choose_alternatives, load_for
 from adaverify_runtime.selection import Selection, review_strategies, select_strategies
 from adaverify_runtime.settings import Settings
 
@@ -51,7 +52,20 @@ def doctor(
     chosen = ground.settings.planner
     _require(ground.plugins.signals(), "signal", chosen.signal, problems)
     _require(ground.plugins.policies(), "policy", chosen.policy, problems)
-    return build_report(ground, selection, backends, notes=selection.notes, problems=tuple(problems))
+    notes = (*selection.notes, *_rows(ground, selection, limits, problems))
+    return build_report(ground, selection, backends, notes=notes, problems=tuple(problems))
+
+
+def _rows(
+    ground: Ground, selection: Selection, limits: Limits | None, problems: list[str]
+) -> tuple[str, ...]:
+    path, table = ground.settings.paths.row_costs, None
+    try:
+        table = None if path is None else load_for(path, ground.capability, limits)
+    except AdaverifyError as error:
+        problems.append(str(error))
+        return ()
+    return choose_alternatives(selection, table).notes
 
 
 def _require(entries: tuple[Registered[D], ...], kind: str, name: str, problems: list[str]) -> None:

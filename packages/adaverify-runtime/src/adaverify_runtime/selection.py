@@ -48,12 +48,14 @@ class Selection:
         uniform: serves batches whose common query length the host knows; None means ragged serves those too.
         candidates: every registered strategy, best first.
         notes: in words, what was taken instead of what, and why.
+        alternatives: other ragged strategies that fit, best first; none when one was named explicitly.
     """
 
     ragged: DecodeStrategyDescriptor | None
     uniform: DecodeStrategyDescriptor | None
     candidates: tuple[Candidate, ...]
     notes: tuple[str, ...]
+    alternatives: tuple[DecodeStrategyDescriptor, ...] = ()
 
 
 def select_strategies(
@@ -113,7 +115,18 @@ def select_strategies(
         notes.append("uniform: none fits; the ragged strategy serves uniform batches too")
     chosen = {descriptor.name for descriptor in (ragged, uniform) if descriptor is not None}
     candidates = tuple(_candidate(entry, reasons, chosen) for entry in entries)
-    return Selection(ragged, uniform, candidates, tuple(notes))
+    others = (
+        ()
+        if ragged is None or ragged.name == named
+        else tuple(
+            entry.descriptor
+            for entry in entries
+            if entry.descriptor is not ragged
+            and entry.descriptor.device_lengths
+            and not reasons[entry.descriptor.name]
+        )
+    )
+    return Selection(ragged, uniform, candidates, tuple(notes), others)
 
 
 def review_strategies(

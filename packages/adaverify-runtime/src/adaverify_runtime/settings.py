@@ -183,6 +183,9 @@ class PathSettings(_Section):
     cost_table: Path | None = Field(
         default=None, description="a cost table file written by `adaverify profile`"
     )
+    row_costs: Path | None = Field(
+        default=None, description="a row-cost table file that a strategy's benchmark wrote"
+    )
     trace: Path | None = Field(default=None, description="a file that step records are appended to")
 
 

@@ -193,3 +193,17 @@ class StaticInputs:
                 allowed = f"at least {plan.budget} scheduled drafts"
                 remedy = "stage the schedule that was planned"
                 raise PlanError(problem, arrived=total, allowed=allowed, remedy=remedy)
+
+
+def longest_context(kv_lens: PerRequest, plan: Plan, limits: Limits) -> int | None:
+    """Return an upper bound of the step's longest KV length; None where only the device knows.
+
+    Args:
+        kv_lens: int32 [R]; KV length of each request before the step.
+        plan: the step's plan; nobody has more query tokens than its budget and the certain one.
+        limits: sizes.
+    """
+    if not (isinstance(kv_lens, np.ndarray) or kv_lens.device.type == "cpu") or not len(kv_lens):
+        return None
+    own = min(plan.budget, limits.draft_tokens) + 1
+    return min(int(kv_lens.max()) + own, limits.max_kv_len)

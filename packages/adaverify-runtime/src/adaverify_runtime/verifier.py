@@ -28,7 +28,8 @@ from adaverify_runtime.decision import Decision, decide_strategy
 from adaverify_runtime.observers import DisabledObserver, ObserverQueue
 from adaverify_runtime.plugins import Observer
 from adaverify_runtime.report import StartupReport
-from adaverify_runtime.staging import PerRequest, Staged, StaticInputs
+from adaverify_runtime.row_choice import RowChoice
+from adaverify_runtime.staging import PerRequest, Staged, StaticInputs, longest_context
 from adaverify_verification import Assignment, VerificationManager
 
 # Outcomes arrive a few steps after their stage; strategies of steps whose outcome never came are dropped.
@@ -37,7 +38,10 @@ _STAGED_DEPTH = 64
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What ``assemble`` puts together; ``ragged`` and ``uniform`` are builders, either may be None."""
+    """What ``assemble`` puts together; ``ragged`` and ``uniform`` are builders, either may be None.
+
+    ``rows`` chooses between ``ragged`` and the ``alternatives``; None where there is nothing to choose.
+    """
 
     limits: Limits
     device: torch.device
@@ -49,6 +53,8 @@ class Parts:
     graphs: GraphedSteps | None
     observers: ObserverQueue
     report: StartupReport
+    alternatives: tuple[DecodeRowBuilder, ...] = ()
+    rows: RowChoice | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +76,8 @@ class Verifier:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._staged: OrderedDict[int, str] = OrderedDict()
-        self._builders = {item.strategy: item for item in (parts.ragged, parts.uniform) if item is not None}
+        builders = (parts.ragged, parts.uniform, *parts.alternatives)
+        self._builders = {item.strategy: item for item in builders if item is not None}
         self._ragged = None if parts.ragged is None else parts.ragged.strategy
         self._uniform = None if parts.uniform is None else parts.uniform.strategy
 
@@ -116,10 +123,14 @@ class Verifier:
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """Every fallback, invalid event, disabled observer and graph miss by name, since the start."""
+        """Every fallback, invalid event, disabled observer, graph miss and choice of rows by name."""
         graphs = self._parts.graphs.cache.counters if self._parts.graphs is not None else {}
+        rows = self._parts.rows.counters if self._parts.rows is not None else {}
         observers = self._parts.observers.counters
-        return {**self.manager.counters, **observers, **{f"graph {name}": n for name, n in graphs.items()}}
+        named = {f"graph {name}": n for name, n in graphs.items()} | {
+            f"rows: {w}": n for w, n in rows.items()
+        }
+        return {**self.manager.counters, **observers, **named}
 
     @property
     def disabled_observers(self) -> tuple[DisabledObserver, ...]:
@@ -147,13 +158,25 @@ class Verifier:
         """
         return self.manager.plan(state)
 
-    def decide(self, plan: Plan) -> Decision:
-        """Return which strategy builds this step's rows when it is staged, and why.
+    def decide(self, plan: Plan, context: int | None = None, padded_tokens: int | None = None) -> Decision:
+        """Return which strategy builds this step's rows when it is staged, and why; counts nothing.
+
+        Args:
+            plan: this step's plan.
+            context: an upper bound of the step's longest KV length; ``limits.max_kv_len`` when None.
+            padded_tokens: decode query tokens to describe; R + B when None.
 
         Raises:
             NoStrategyError: query lengths differ and no strategy reads them from the device.
         """
-        return decide_strategy(plan, self._ragged, self._uniform)
+        return decide_strategy(
+            plan,
+            self._ragged,
+            self._uniform,
+            rows=self._parts.rows,
+            tokens=padded_tokens,
+            context=self.limits.max_kv_len if context is None else context,
+        )
 
     def stage(
         self,
@@ -183,7 +206,8 @@ class Verifier:
         padded_requests = requests if padded_requests is None else padded_requests
         tokens = requests + plan.budget
         padded_tokens = tokens if padded_tokens is None else padded_tokens
-        decision = self.decide(plan)
+        context = None if parts.rows is None else longest_context(kv_lens, plan, parts.limits)
+        decision = self.decide(plan, context, padded_tokens)
         views = parts.inputs.load(plan, scheduled, kv_lens, padded_requests)
         assignment = self.manager.assign(plan, *views, padded_tokens)
         length = decision.uniform_query_len
@@ -199,6 +223,7 @@ class Verifier:
         )
         rows = self._builders[decision.strategy].build(batch)
         self._remember(plan.step, decision.strategy)
+        self._count_rows(decision.word)
         return Staged(assignment, rows, decision.strategy, decision.reason)
 
     def capture(
@@ -251,7 +276,8 @@ class Verifier:
         parts.inputs.copy_table(block_table, plan.requests)
         assignment = self.manager.assign(plan, *views, key.tokens)
         result = parts.graphs.cache.replay(key)
-        self._remember(plan.step, parts.graphs.strategy)
+        self._remember(plan.step, parts.graphs.strategy_of(key))
+        self._count_rows(parts.graphs.word_of(key))
         return Replayed(key, assignment, result)
 
     def launch(self, plan: Plan, state: StepState) -> Replayed | None:
@@ -313,6 +339,10 @@ class Verifier:
         if self._parts.graphs is not None:
             self._parts.graphs.cache.clear()
         self.manager.close()
+
+    def _count_rows(self, word: str | None) -> None:
+        if word is not None and self._parts.rows is not None:
+            self._parts.rows.count(word)
 
     def _remember(self, step: int, strategy: str) -> None:
         self._staged[step] = strategy

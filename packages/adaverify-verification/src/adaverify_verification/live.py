@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from adaverify_contracts import LayoutError, Limits, Signal, StepState
+from adaverify_contracts import LayoutError, Limits, PlanError, Signal, StepState
 from adaverify_verification import containment
 from adaverify_verification.relay import Relay
 
@@ -30,10 +30,14 @@ class LiveConfidences:
         self._aligned = torch.ones((rows, width), dtype=torch.float32, device=device)
         self._index = torch.zeros(rows, dtype=torch.int64, device=device)
         self._slots = torch.zeros(rows, dtype=torch.int64, device=device)
+        # What the device's slots hold.
+        self._uploaded = np.zeros(rows, dtype=np.int64)
         self._step: int | None = None
         self._rows: tuple[np.ndarray, np.ndarray] = (np.zeros(0, np.int64), np.zeros(0, np.int64))
         self._generations = np.full(rows, -1, dtype=np.int64)
         self._fault: tuple[int, containment.PluginFault] | None = None
+        # Ring entry, step, slots and generations of a publication between begin and end.
+        self._begun: tuple[int | None, int, np.ndarray, np.ndarray] | None = None
 
     def fault(self, step: int) -> containment.PluginFault | None:
         """Return what was wrong with the signal when ``step`` published, None when nothing was."""
@@ -59,19 +63,73 @@ class LiveConfidences:
                 allowed=f"torch.float32 on {self._live.device}",
                 remedy="keep scores in float32 on the run device; a copy here would be on the decode path",
             )
-        self._step = None
-        # From pageable memory: staged at once and enqueued. A blocking copy would wait for the whole queue.
-        self._slots[:rows].copy_(torch.from_numpy(slots), non_blocking=True)
-        live = self._live[:rows]
+        self._step, self._begun = None, None
+        self._upload(slots)
         try:
             self._forget_recycled(slots, generations)
-            live.copy_(containment.confidences(self._signal, scores, self._slots[:rows]))
+            live = self._score(scores, self._slots[:rows])
         except containment.PluginFault as fault:
             self._fault = (step, fault)
             return
         self._fault, self._step = None, step
         self._rows = (slots.copy(), generations.copy())
         self._relay.publish(step, slots, generations, live)
+
+    def capture_live(self, scores: torch.Tensor, slots: torch.Tensor, entry: torch.Tensor) -> torch.Tensor:
+        """Run the device's share of ``publish``; see ``CapturedSteps.capture_live``."""
+        live = self._score(scores, slots)
+        self._relay.send(live, entry)
+        return live
+
+    def begin_publish(self, step: int, slots: np.ndarray, generations: np.ndarray) -> int:
+        """Run the host's share before the replay; see ``CapturedSteps.begin_publish``."""
+        if not len(slots) == len(generations) <= self._limits.max_requests:
+            raise LayoutError(
+                "a publication's slots do not fit the limits",
+                arrived={"slots": len(slots), "generations": len(generations)},
+                allowed=f"[R] and [R] with R <= {self._limits.max_requests}",
+                remedy="begin it with the real requests of the step, in row order",
+            )
+        self._step, self._fault = None, None
+        index: int | None = None
+        try:
+            self._forget_recycled(slots, generations)
+            index = self._relay.begin(step, slots, generations)
+        except containment.PluginFault as fault:
+            self._fault = (step, fault)
+        self._begun = (index, step, slots.copy(), generations.copy())
+        return self._relay.bin if index is None else index
+
+    def end_publish(self) -> None:
+        """Run the host's share after the replay; see ``CapturedSteps.end_publish``."""
+        if self._begun is None:
+            raise PlanError(
+                "a publication was ended that was not begun",
+                allowed="one end_publish for each begin_publish",
+                remedy="call begin_publish before the replay",
+            )
+        index, step, slots, generations = self._begun
+        self._begun = None
+        if index is not None:
+            self._relay.launched(index)
+        if self.fault(step) is None:
+            self._step, self._rows = step, (slots, generations)
+
+    def rows(self, requests: int) -> torch.Tensor:
+        """Return the live confidences float32 [requests, K], in the row order they were written in."""
+        return self._live[:requests]
+
+    def _score(self, scores: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+        live = self._live[: scores.shape[0]]
+        return live.copy_(containment.confidences(self._signal, scores, slots))
+
+    def _upload(self, slots: np.ndarray) -> None:
+        """Bring the slots to the device, unless they are there: a decode batch rarely changes."""
+        rows = len(slots)
+        if not np.array_equal(self._uploaded[:rows], slots):
+            self._uploaded[:rows] = slots
+            # From pageable memory: staged at once, enqueued. A blocking copy would wait for the whole queue.
+            self._slots[:rows].copy_(torch.from_numpy(slots), non_blocking=True)
 
     def ranking(self, state: StepState, rows: int) -> tuple[torch.Tensor, bool]:
         """Return confidences float32 [rows, K] in the order of ``state``, and whether they are this step's.

@@ -25,6 +25,7 @@ from adaverify_contracts import (
 )
 from adaverify_verification import containment
 from adaverify_verification.assignment import Assigner, Assignment
+from adaverify_verification.captured import CapturedSteps
 from adaverify_verification.cost_model import CostModel
 from adaverify_verification.decision import Choice, Decider
 from adaverify_verification.digest import agree, apply_plan, export_plan
@@ -50,7 +51,7 @@ from adaverify_verification.relay import Relay, make_relay
 _LOG = logging.getLogger(__name__)
 
 
-class VerificationManager:
+class VerificationManager(CapturedSteps):
     """Decides each step how many draft tokens to verify and which, and learns from what happened.
 
     ``publish``, ``plan`` and ``assign`` are the decode path: they read no device value, wait for nothing and

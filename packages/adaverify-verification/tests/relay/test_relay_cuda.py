@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import strategies as st
 
-from adaverify_contracts import CapabilityError, Limits
+from adaverify_contracts import CapabilityError, Limits, PlanError
 from adaverify_verification.relay import CudaRelay, make_relay
 
 LIMITS = Limits(3, 2, 128, 16)
@@ -19,16 +19,23 @@ class LateQueue:
     """Copies when fired and not before; until then, and while overwritten, the host buffer is torn."""
 
     def __init__(self, depth: int) -> None:
-        self.buffers = np.full((depth, LIMITS.max_requests, LIMITS.draft_tokens), TORN, np.float32)
+        self.buffers = np.full((depth + 1, LIMITS.max_requests, LIMITS.draft_tokens), TORN, np.float32)
+        self.enqueued: dict[int, torch.Tensor] = {}
         self.pending: dict[int, torch.Tensor] = {}
         self.copies = 0
 
     def copy(self, index: int, confidences: torch.Tensor) -> None:
         assert index not in self.pending, "an entry was overwritten before its event fired"
-        # The staging copy: later changes of the caller's tensor must not arrive.
-        self.pending[index] = confidences.clone()
+        # Stream order: later changes of the caller's tensor come after the copy.
+        self.enqueued[index] = confidences.clone()
         self.buffers[index] = TORN
         self.copies += 1
+
+    def send(self, confidences: torch.Tensor, entry: torch.Tensor) -> None:
+        self.copy(int(entry), confidences)
+
+    def record(self, index: int) -> None:
+        self.pending[index] = self.enqueued.pop(index)
 
     def fired(self, index: int) -> bool:
         return index not in self.pending
@@ -109,26 +116,89 @@ def test_close_with_copies_under_way():
     assert relay.latest().step in (1, 2)
 
 
+def test_begin_send_launched_is_a_publication():
+    """A step taken apart is visible when its event has fired, with the rows of real requests only."""
+    relay, queue = make()
+    index = relay.begin(4, np.array([2, 0]), np.array([7, 8]))
+    assert relay.latest() is None
+    relay.send(torch.full((3, 2), 0.5), torch.tensor([index], dtype=torch.int32))
+    assert relay.latest() is None, "sent is not arrived: the event was not recorded for this step"
+    relay.launched(index)
+    assert relay.latest() is None
+    queue.fire(index)
+    found = relay.latest()
+    assert (found.step, found.slots.tolist(), found.generations.tolist()) == (4, [2, 0], [7, 8])
+    assert found.confidences.tolist() == [[0.5, 0.5]] * 2
+
+
+def test_a_dropped_step_sends_to_the_bin():
+    """A graph writes somewhere in any case; with the ring full that is an entry nobody reads."""
+    relay, queue = make(depth=2)
+    for step in range(2):
+        publish(relay, step)
+    assert relay.begin(2, np.arange(2), np.arange(2)) is None and relay.dropped == 1
+    relay.send(torch.ones(2, 2), torch.tensor([relay.bin], dtype=torch.int32))
+    for index in (0, 1):
+        queue.fire(index)
+    assert relay.latest().step == 1 and (relay.latest().confidences == 1.0).all()
+
+
+def test_a_step_begun_and_never_launched_is_given_up():
+    """A replay that failed leaves no entry locked, and its event of an older copy makes nothing readable."""
+    relay, queue = make(depth=2)
+    publish(relay, 0)
+    queue.fire(0)
+    assert relay.begin(1, np.arange(2), np.arange(2)) == 1
+    assert relay.latest().step == 0
+    publish(relay, 2)
+    assert (relay.dropped, list(queue.pending)) == (1, [1])
+    queue.fire(1)
+    assert relay.latest().step == 2
+    with pytest.raises(PlanError, match="not begun"):
+        relay.launched(1)
+
+
+def test_close_between_begin_and_launched():
+    """The entry stays out of use until it has arrived, and what arrives is not readable."""
+    relay, queue = make(depth=2)
+    index = relay.begin(0, np.arange(2), np.arange(2))
+    relay.close()
+    relay.send(torch.ones(2, 2), torch.tensor([index], dtype=torch.int32))
+    relay.launched(index)
+    queue.fire(index)
+    assert relay.latest() is None
+    publish(relay, 1)
+    queue.fire(index)
+    assert relay.latest().step == 1
+
+
 @hypothesis.given(
-    st.integers(2, 5), st.lists(st.one_of(st.just("publish"), st.integers(0, 4)), min_size=1, max_size=60)
+    st.integers(2, 5),
+    st.lists(st.one_of(st.sampled_from(["publish", "abandon"]), st.integers(0, 4)), min_size=1, max_size=60),
 )
 @hypothesis.settings(max_examples=150, deadline=None)
 def test_ring_against_a_list_model(depth, actions):
     """Any order of publications and events: never torn, never mixed up, and newest arrived wins."""
     relay, queue = make(depth)
-    step, owner, arrived = 0, {}, []
+    step, owner, arrived, begun = 0, {}, [], False
     for action in actions:
+        before, copies = relay.dropped, queue.copies
         if action == "publish":
-            before, copies = relay.dropped, queue.copies
             publish(relay, step)
             taken = queue.copies - copies
-            assert taken + relay.dropped - before == 1
+            assert taken + relay.dropped - before == 1 + begun
+            begun = False
             if taken:
                 index = next(i for i in queue.pending if owner.get(i) is None)
                 owner[index] = step
             else:
                 # Dropped only when at most one entry is not under way.
                 assert len(queue.pending) >= depth - 1
+            step += 1
+        elif action == "abandon":
+            taken = relay.begin(step, np.array([step, 1]), np.array([step, 2])) is not None
+            assert relay.dropped - before == begun + (not taken)
+            begun = taken
             step += 1
         elif action in queue.pending:
             queue.fire(action)
@@ -151,9 +221,15 @@ def test_without_an_accelerator_it_says_so():
         make_relay(LIMITS, "cuda")
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an accelerator")
+def on_the_accelerator(test):
+    """Mark a test that needs real streams."""
+    missing = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an accelerator")
+    return pytest.mark.gpu(missing(test))
+
+
+@on_the_accelerator
 def test_on_the_accelerator():
-    """Real streams: no synchronisation, no leak of later changes, values arrive."""
+    """Real streams: no leak of later changes, values arrive."""
     relay = make_relay(LIMITS, "cuda")
     confidences = torch.full((2, 2), 0.25, device="cuda")
     torch.cuda.synchronize()
@@ -166,3 +242,46 @@ def test_on_the_accelerator():
         torch.cuda.set_sync_debug_mode("default")
     torch.cuda.synchronize()
     assert (relay.latest().confidences == 0.25).all()
+
+
+@on_the_accelerator
+def test_a_hundred_steps_wait_for_nothing():
+    """Publish and latest behind a full queue: no synchronisation, and the queue is still full afterwards."""
+    relay = make_relay(LIMITS, "cuda")
+    confidences = torch.full((2, 2), 0.5, device="cuda")
+    torch.cuda.synchronize()
+    torch.cuda._sleep(1_000_000_000)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for step in range(100):
+            relay.publish(step, np.arange(2), np.arange(2), confidences)
+            relay.latest(at_most=step - 1)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert not torch.cuda.current_stream().query() and relay.dropped == 96
+    torch.cuda.synchronize()
+    assert relay.latest().step == 3
+
+
+@on_the_accelerator
+def test_a_captured_send_writes_the_entry_of_each_replay():
+    """One graph, an entry a step: values go from the kernel into pinned memory; dropped steps to the bin."""
+    relay = make_relay(LIMITS, "cuda", depth=2)
+    confidences = torch.zeros(3, 2, device="cuda")
+    entry = torch.tensor([relay.bin], dtype=torch.int32, device="cuda")
+    relay.send(confidences, entry)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        relay.send(confidences, entry)
+    for step in range(6):
+        index = relay.begin(step, np.arange(2), np.full(2, step))
+        confidences.fill_(float(step))
+        entry.fill_(relay.bin if index is None else index)
+        graph.replay()
+        if index is not None:
+            relay.launched(index)
+        torch.cuda.synchronize()
+        found = relay.latest()
+        assert found.step == step and (found.confidences == step).all() and found.confidences.shape == (2, 2)
+    assert relay.dropped == 0

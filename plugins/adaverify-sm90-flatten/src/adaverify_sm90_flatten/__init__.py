@@ -1,14 +1,9 @@
 """Hopper: decode rows of one or two query tokens, and the paged-MQA kernel that reads them."""
 
-from adaverify_sm90_flatten.choice import Choice, RowChoice, RowCost, RowCostTable
 from adaverify_sm90_flatten.decision import NATIVE_QUERY_ROWS, Flattening, use_flattening
 
 __all__ = [
     "NATIVE_QUERY_ROWS",
-    "Choice",
     "Flattening",
-    "RowChoice",
-    "RowCost",
-    "RowCostTable",
     "use_flattening",
 ]

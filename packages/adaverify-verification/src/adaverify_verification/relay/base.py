@@ -3,32 +3,46 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
 
-from adaverify_contracts import LayoutError, Limits, LimitsError, Snapshot
+from adaverify_contracts import LayoutError, Limits, LimitsError, PlanError, Snapshot
 
 # Two entries would do for a lag of one step; four let a reader that is two steps behind still find the
 # snapshot it may use while two copies are under way.
 DEFAULT_DEPTH = 4
 
+# What an entry holds: nothing, a publication whose values are not yet launched, one whose values are on their
+# way, one that can be read.
+_UNUSED, _BEGUN, _UNDER_WAY, _ARRIVED = range(4)
+
 
 @runtime_checkable
 class Relay(Protocol):
-    """Carries confidences from the device to the planner without a host wait."""
+    """Carries confidences from the device to the planner without a host wait.
+
+    ``publish`` does all of it. A step that runs from a graph takes it apart: ``begin`` on the host, ``send``
+    inside the graph, ``launched`` on the host after the replay.
+    """
 
     @property
     def dropped(self) -> int:
-        """Publications that found no free entry and were dropped."""
+        """Publications that found no free entry, or were begun and never launched."""
+        ...
+
+    @property
+    def bin(self) -> int:
+        """Index of the entry that nobody reads: where ``send`` writes what is not published."""
         ...
 
     def publish(
         self, step: int, slots: np.ndarray, generations: np.ndarray, confidences: torch.Tensor
     ) -> None:
-        """Enqueue the copy of one step's confidences; the tensor may be rewritten as soon as this returns.
+        """Enqueue the copy of one step's confidences: ``begin``, a copy, ``launched``.
+
+        The copy is ordered on the current stream: what that stream does to the tensor later does not arrive.
 
         Args:
             step: step number.
@@ -38,6 +52,39 @@ class Relay(Protocol):
 
         Raises:
             LayoutError: shapes disagree or exceed the limits.
+        """
+        ...
+
+    def begin(self, step: int, slots: np.ndarray, generations: np.ndarray) -> int | None:
+        """Reserve an entry for one step's confidences and return its index; None when it is dropped.
+
+        Host work only. After None let ``send`` write to ``bin``, and do not call ``launched``. An entry that
+        was begun and never launched is given up here, and counted as dropped.
+
+        Raises:
+            LayoutError: shapes disagree or exceed the limits.
+        """
+        ...
+
+    def send(self, confidences: torch.Tensor, entry: torch.Tensor) -> None:
+        """Store confidences in the ring entry that a device scalar names. Capturable.
+
+        Args:
+            confidences: float32 [R, K] on the run device, dense rows; rows of padding requests may be there.
+            entry: int32 [1] on the run device; an index that ``begin`` returned, else ``bin``. An index out
+                of range counts as ``bin``.
+
+        Raises:
+            LayoutError: shapes or dtypes do not fit.
+            CapabilityError: the kernel that stores them cannot run here.
+        """
+        ...
+
+    def launched(self, index: int) -> None:
+        """Say that what fills entry ``index`` is enqueued on the current stream; enqueue only.
+
+        Raises:
+            PlanError: no entry of that index was begun.
         """
         ...
 
@@ -53,23 +100,13 @@ class Relay(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class _Entry:
-    """One ring entry; ``order`` counts publications, 0 means never written."""
-
-    order: int = 0
-    step: int = -1
-    arrived: bool = True
-    slots: np.ndarray | None = None
-    generations: np.ndarray | None = None
-
-
 class RingRelay(ABC):
-    """A ring of entries, each free, under way or arrived; subclasses move the bytes.
+    """A ring of entries, each unused, begun, under way or arrived; subclasses move the bytes.
 
     An entry is written only when its last copy has arrived, and never while it is the newest arrived one, so
     that a stalled device leaves the reader its last snapshot. When no entry qualifies the publication is
-    dropped and counted.
+    dropped and counted. The host's share is plain lists and arrays made once: publish and latest together
+    have 20 us.
 
     Args:
         limits: sizes of the entries.
@@ -85,98 +122,201 @@ class RingRelay(ABC):
                 remedy=f"keep the default of {DEFAULT_DEPTH}",
             )
         self._limits = limits
-        self._entries = [_Entry() for _ in range(depth)]
+        self._depth = depth
+        self._state = [_UNUSED] * depth
+        # ``order`` counts publications, 0 for none: of two entries of one step the later is the newer.
+        self._order = [0] * depth
+        self._step = [-1] * depth
+        self._requests = [0] * depth
+        self._slots = [np.zeros(limits.max_requests, np.int64) for _ in range(depth)]
+        self._generations = [np.zeros(limits.max_requests, np.int64) for _ in range(depth)]
+        self._begun: int | None = None
         self._published = 0
         self._dropped = 0
 
     @property
     def dropped(self) -> int:
-        """Publications that found no free entry and were dropped."""
+        """Publications that found no free entry, or were begun and never launched."""
         return self._dropped
+
+    @property
+    def bin(self) -> int:
+        """Index of the entry that nobody reads."""
+        return self._depth
 
     def publish(
         self, step: int, slots: np.ndarray, generations: np.ndarray, confidences: torch.Tensor
     ) -> None:
         """Enqueue the copy of one step's confidences; see ``Relay.publish``."""
         self._check(slots, generations, confidences)
-        index = self._writable()
-        if index is None:
-            self._dropped += 1
-            return
-        self._published += 1
-        entry = self._entries[index]
-        entry.order, entry.step, entry.arrived = self._published, step, False
-        entry.slots, entry.generations = slots.copy(), generations.copy()
-        self._enqueue(index, confidences)
+        index = self._reserve(step, slots, generations)
+        if index is not None:
+            self._copy(index, confidences)
+            self.launched(index)
+
+    def begin(self, step: int, slots: np.ndarray, generations: np.ndarray) -> int | None:
+        """Reserve an entry and return its index, None when it is dropped; see ``Relay.begin``."""
+        if not len(slots) == len(generations) <= self._limits.max_requests:
+            raise self._misfit(slots, generations, None)
+        return self._reserve(step, slots, generations)
+
+    def launched(self, index: int) -> None:
+        """Say that what fills entry ``index`` is enqueued; see ``Relay.launched``."""
+        if index != self._begun:
+            raise PlanError(
+                "the relay's entry was not begun",
+                arrived=index,
+                allowed=f"{self._begun}, the entry begun last" if self._begun is not None else "nothing",
+                remedy="call launched once after each begin that returned an index",
+            )
+        self._begun = None
+        self._state[index] = _UNDER_WAY
+        self._record(index)
+
+    def send(self, confidences: torch.Tensor, entry: torch.Tensor) -> None:
+        """Store confidences in the entry that a device scalar names; see ``Relay.send``."""
+        shape = tuple(confidences.shape)
+        width = self._limits.draft_tokens
+        fits = (
+            len(shape) == 2
+            and shape[0] <= self._limits.max_requests
+            and shape[1] == width
+            and confidences.dtype == torch.float32
+            and (width < 2 or confidences.stride(1) == 1)
+            and tuple(entry.shape) == (1,)
+            and entry.dtype == torch.int32
+            and entry.device == confidences.device
+        )
+        if not fits:
+            raise LayoutError(
+                "confidences to send do not fit the relay",
+                arrived={
+                    "confidences": (str(confidences.dtype), shape, str(confidences.device)),
+                    "entry": (str(entry.dtype), tuple(entry.shape), str(entry.device)),
+                },
+                allowed=f"float32 [R, {width}] in dense rows with R <= {self._limits.max_requests}, and "
+                "int32 [1] on the same device",
+                remedy="send the live confidences, and keep one int32 scalar for the entry",
+            )
+        self._send(confidences, entry)
 
     def latest(self, at_most: int | None = None) -> Snapshot | None:
         """Return the newest arrived snapshot of a step <= ``at_most``; see ``Relay.latest``."""
         self._poll()
-        best: int | None = None
-        for index, entry in enumerate(self._entries):
-            if not entry.order or not entry.arrived or (at_most is not None and entry.step > at_most):
-                continue
-            if best is None or self._age(index) > self._age(best):
-                best = index
+        best = self._newest(at_most)
         if best is None:
             return None
-        entry = self._entries[best]
-        assert entry.slots is not None and entry.generations is not None  # noqa: S101 - our own state
-        confidences = self._read(best, len(entry.slots))
-        return Snapshot(entry.step, entry.slots.copy(), entry.generations.copy(), confidences)
+        count = self._requests[best]
+        return Snapshot(
+            self._step[best],
+            self._slots[best][:count].copy(),
+            self._generations[best][:count].copy(),
+            self._read(best, count),
+        )
 
     def close(self) -> None:
         """Forget everything published; nothing is readable afterwards."""
-        for entry in self._entries:
-            entry.step, entry.order, entry.slots, entry.generations = -1, 0, None, None
+        for index, state in enumerate(self._state):
+            # What is under way still writes its entry: that one is reused only once it has arrived.
+            self._order[index] = 0
+            if state == _ARRIVED:
+                self._state[index] = _UNUSED
 
     @abstractmethod
-    def _enqueue(self, index: int, confidences: torch.Tensor) -> None:
-        """Start copying ``confidences`` into entry ``index``; never waits."""
+    def _copy(self, index: int, confidences: torch.Tensor) -> None:
+        """Enqueue the copy of ``confidences`` into entry ``index`` on the current stream; never waits."""
+
+    @abstractmethod
+    def _send(self, confidences: torch.Tensor, entry: torch.Tensor) -> None:
+        """Store ``confidences`` in the entry that ``entry`` names; capturable."""
+
+    @abstractmethod
+    def _record(self, index: int) -> None:
+        """Mark the point of the current stream at which entry ``index`` has arrived."""
 
     @abstractmethod
     def _has_arrived(self, index: int) -> bool:
-        """Return whether the last copy into entry ``index`` is complete; never waits."""
+        """Return whether the point marked last for entry ``index`` has passed; never waits."""
 
     @abstractmethod
     def _read(self, index: int, requests: int) -> np.ndarray:
         """Return a copy of entry ``index``, float32 [requests, K]."""
 
-    def _age(self, index: int) -> tuple[int, int]:
-        entry = self._entries[index]
-        return entry.step, entry.order
+    def _reserve(self, step: int, slots: np.ndarray, generations: np.ndarray) -> int | None:
+        index = self._writable()
+        if index is None:
+            self._dropped += 1
+            return None
+        count = len(slots)
+        self._published += 1
+        self._state[index], self._begun = _BEGUN, index
+        self._order[index], self._step[index], self._requests[index] = self._published, step, count
+        self._slots[index][:count] = slots
+        self._generations[index][:count] = generations
+        return index
 
     def _poll(self) -> None:
-        for index, entry in enumerate(self._entries):
-            if not entry.arrived and self._has_arrived(index):
-                entry.arrived = True
+        for index, state in enumerate(self._state):
+            if state == _UNDER_WAY and self._has_arrived(index):
+                self._state[index] = _ARRIVED if self._order[index] else _UNUSED
+
+    def _newest(self, at_most: int | None) -> int | None:
+        best: int | None = None
+        for index, state in enumerate(self._state):
+            if state != _ARRIVED or (at_most is not None and self._step[index] > at_most):
+                continue
+            if best is None or self._newer(index, best):
+                best = index
+        return best
+
+    def _newer(self, index: int, other: int) -> bool:
+        mine, theirs = self._step[index], self._step[other]
+        return mine > theirs or (mine == theirs and self._order[index] > self._order[other])
 
     def _writable(self) -> int | None:
-        """Return the entry to overwrite: an unused one, else the oldest arrived one but the newest."""
-        self._poll()
-        arrived = [index for index, entry in enumerate(self._entries) if entry.arrived]
-        unused = [index for index in arrived if not self._entries[index].order]
-        if unused:
-            return unused[0]
-        arrived.sort(key=self._age)
-        return arrived[0] if len(arrived) > 1 else None
+        """Return the entry to write: an unused one, else the oldest arrived one but the newest."""
+        if self._begun is not None:
+            # Its values may have been launched all the same. A later write of the same entry is ordered
+            # behind them, so this entry is the one to take.
+            self._dropped += 1
+            return self._begun
+        for polled in (False, True):
+            if polled:
+                self._poll()
+            state = self._state
+            if _UNUSED in state:
+                return state.index(_UNUSED)
+            if state.count(_ARRIVED) > 1:
+                # Known without asking an event, and so the usual case of a reader that keeps up.
+                oldest = newest = state.index(_ARRIVED)
+                for index in range(oldest + 1, self._depth):
+                    if state[index] == _ARRIVED:
+                        if self._newer(oldest, index):
+                            oldest = index
+                        elif self._newer(index, newest):
+                            newest = index
+                return oldest
+        return None
 
     def _check(self, slots: np.ndarray, generations: np.ndarray, confidences: torch.Tensor) -> None:
         requests = len(slots)
-        width = self._limits.draft_tokens
-        if (
+        if not (
             len(generations) == requests <= self._limits.max_requests
-            and tuple(confidences.shape) == (requests, width)
+            and confidences.shape == (requests, self._limits.draft_tokens)
             and confidences.dtype == torch.float32
         ):
-            return
-        raise LayoutError(
+            raise self._misfit(slots, generations, confidences)
+
+    def _misfit(
+        self, slots: np.ndarray, generations: np.ndarray, confidences: torch.Tensor | None
+    ) -> LayoutError:
+        arrived: dict[str, object] = {"slots": len(slots), "generations": len(generations)}
+        if confidences is not None:
+            arrived["confidences"] = (str(confidences.dtype), tuple(confidences.shape))
+        width = self._limits.draft_tokens
+        return LayoutError(
             "published confidences do not fit the relay",
-            arrived={
-                "slots": requests,
-                "generations": len(generations),
-                "confidences": (str(confidences.dtype), tuple(confidences.shape)),
-            },
+            arrived=arrived,
             allowed=f"[R], [R] and float32 [R, {width}] with R <= {self._limits.max_requests}",
             remedy="publish one row a request, for real requests only",
         )

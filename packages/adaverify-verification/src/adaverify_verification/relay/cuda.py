@@ -1,4 +1,4 @@
-"""The relay of an accelerator run: staged on the device, copied by a side stream, read once it arrived."""
+"""The relay of an accelerator run: one copy on the run stream into pinned memory, read once it arrived."""
 
 from __future__ import annotations
 
@@ -9,13 +9,22 @@ import torch
 
 from adaverify_contracts import CapabilityError, Limits
 from adaverify_verification.relay.base import DEFAULT_DEPTH, RingRelay
+from adaverify_verification.relay.send.launch import send
 
 
 class CopyQueue(Protocol):
-    """What the relay asks of a device: one pinned and one staging buffer an entry, and one event each."""
+    """What the relay asks of a device: a pinned ring with one entry more, the bin, and an event an entry."""
 
     def copy(self, index: int, confidences: torch.Tensor) -> None:
-        """Enqueue device -> host for entry ``index`` and record its event; return at once."""
+        """Enqueue device -> host for entry ``index`` on the current stream; return at once."""
+        ...
+
+    def send(self, confidences: torch.Tensor, entry: torch.Tensor) -> None:
+        """Store confidences in the entry that the device scalar ``entry`` names; capturable."""
+        ...
+
+    def record(self, index: int) -> None:
+        """Record the event of entry ``index`` on the current stream; return at once."""
         ...
 
     def fired(self, index: int) -> bool:
@@ -28,47 +37,51 @@ class CopyQueue(Protocol):
 
 
 class StreamQueue:
-    """A ``CopyQueue`` on torch streams and events.
+    """A ``CopyQueue`` on one stream: the current one.
 
-    Order of one copy: the run stream copies into the entry's staging buffer (so the caller may rewrite its
-    tensor next, in stream order) and records ``staged``; the side stream waits for that, copies into pinned
-    memory and records ``arrived``. The run stream never waits for the bus.
+    A copy and an event, both behind the work that computed the confidences and before whatever rewrites
+    them: no second stream, no staging buffer (decision 4). Views and stream objects are made once: an index
+    expression of torch costs as much on the host as the copy.
     """
 
     def __init__(self, limits: Limits, device: torch.device, depth: int) -> None:
-        shape = (depth, limits.max_requests, limits.draft_tokens)
-        self._staging = torch.zeros(shape, dtype=torch.float32, device=device)
+        shape = (depth + 1, limits.max_requests, limits.draft_tokens)
         self._pinned = torch.zeros(shape, dtype=torch.float32, pin_memory=True)
-        self._host: np.ndarray = self._pinned.numpy()
-        self._device = device
-        self._side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self._staged = [torch.cuda.Event() for _ in range(depth)]  # type: ignore[no-untyped-call]
-        self._arrived = [torch.cuda.Event() for _ in range(depth)]  # type: ignore[no-untyped-call]
+        whole: np.ndarray = self._pinned.numpy()
+        self._entries = [self._pinned[index] for index in range(depth)]
+        self._hosts = [whole[index] for index in range(depth)]
+        # By entry and number of rows: at most depth x max_requests small objects.
+        self._views: list[dict[int, torch.Tensor]] = [{} for _ in range(depth)]
+        self._device = torch.cuda.current_device() if device.index is None else device.index
+        self._events = [torch.cuda.Event() for _ in range(depth)]  # type: ignore[no-untyped-call]
 
     def copy(self, index: int, confidences: torch.Tensor) -> None:
-        """Enqueue device -> host for entry ``index`` and record its event; return at once."""
+        """Enqueue device -> host for entry ``index`` on the current stream; return at once."""
         requests = confidences.shape[0]
-        staging = self._staging[index, :requests]
-        staging.copy_(confidences)
-        staged = self._staged[index]
-        staged.record(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(self._side):
-            self._side.wait_event(staged)
-            self._pinned[index, :requests].copy_(staging, non_blocking=True)
-            self._arrived[index].record(self._side)
+        view = self._views[index].get(requests)
+        if view is None:
+            view = self._views[index][requests] = self._entries[index][:requests]
+        view.copy_(confidences, non_blocking=True)
+
+    def send(self, confidences: torch.Tensor, entry: torch.Tensor) -> None:
+        """Store confidences in the entry that the device scalar ``entry`` names; capturable."""
+        send(confidences, entry, self._pinned)
+
+    def record(self, index: int) -> None:
+        """Record the event of entry ``index`` on the current stream; return at once."""
+        self._events[index].record(torch.cuda.current_stream(self._device))
 
     def fired(self, index: int) -> bool:
         """Return whether the event of entry ``index`` has fired; never wait."""
-        return bool(self._arrived[index].query())  # type: ignore[no-untyped-call]
+        return bool(self._events[index].query())  # type: ignore[no-untyped-call]
 
     def host(self, index: int) -> np.ndarray:
         """Return the pinned buffer of entry ``index``, float32 [max_requests, K]; valid once fired."""
-        buffer: np.ndarray = self._host[index]
-        return buffer
+        return self._hosts[index]
 
 
 class CudaRelay(RingRelay):
-    """Copy confidences to pinned memory on a side stream; the host only asks events whether they fired.
+    """Bring confidences to pinned memory on the run stream; the host only asks events whether they fired.
 
     Args:
         limits: sizes of the entries.
@@ -99,8 +112,14 @@ class CudaRelay(RingRelay):
             )
         self._queue: CopyQueue = queue if queue is not None else StreamQueue(limits, device, depth)
 
-    def _enqueue(self, index: int, confidences: torch.Tensor) -> None:
+    def _copy(self, index: int, confidences: torch.Tensor) -> None:
         self._queue.copy(index, confidences)
+
+    def _send(self, confidences: torch.Tensor, entry: torch.Tensor) -> None:
+        self._queue.send(confidences, entry)
+
+    def _record(self, index: int) -> None:
+        self._queue.record(index)
 
     def _has_arrived(self, index: int) -> bool:
         return self._queue.fired(index)

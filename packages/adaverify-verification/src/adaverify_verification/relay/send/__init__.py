@@ -1,0 +1,1 @@
+"""Confidences straight from a kernel into the ring, for steps that run from a graph."""
