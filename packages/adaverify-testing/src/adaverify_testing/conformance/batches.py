@@ -62,7 +62,8 @@ class Case:
         """Return the page ids of every request slot: distinct where used, no page elsewhere."""
         draw, width, used = random.Random(self.seed), limits.table_width, 0
         counts = [
-            min(width, ceil_div(max(0, length) // limits.compress_ratio, limits.page_size)) for length in self.kv
+            min(width, ceil_div(max(0, length) // limits.compress_ratio, limits.page_size))
+            for length in self.kv
         ]
         ids = list(range(1, sum(counts) + 1))
         draw.shuffle(ids)
@@ -168,7 +169,9 @@ def _ragged_corners(limits: Limits) -> Iterator[Case]:
     yield _case("one request, single token", [1], [min(deep, 5)], 1, 1)
     yield _case("one request, full block", [block], [max(block, deep // 2)], 1, block)
     yield _case("one request of many slots", [block], [deep], most, everything)
-    yield _case("every request a full block at the longest length", [block] * most, [deep] * most, most, everything)
+    yield _case(
+        "every request a full block at the longest length", [block] * most, [deep] * most, most, everything
+    )
     yield _case("every request a single token of a sequence of one", [1] * most, [1] * most, most, most)
     yield _case("KV lengths at a page's end", [1] * most, [page] * most, most, everything)
     past = min(deep, page + 1)
@@ -176,7 +179,9 @@ def _ragged_corners(limits: Limits) -> Iterator[Case]:
     short = [max(0, block - 1 - index % (block + 1)) for index in range(most)]
     yield _case("KV lengths below the query length", [block] * most, short, most, everything)
     gaps = [block if index % 2 else 0 for index in range(most)]
-    yield _case("real requests without tokens", gaps, [max(9, n) % (deep + 1) for n in gaps], most, everything)
+    yield _case(
+        "real requests without tokens", gaps, [max(9, n) % (deep + 1) for n in gaps], most, everything
+    )
     steps = [1 + index % block for index in range(most)]
     yield _case("exactly full", steps, [deep - index % 2 for index in range(most)], most, sum(steps))
 

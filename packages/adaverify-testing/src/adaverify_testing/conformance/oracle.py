@@ -27,7 +27,9 @@ _PADDING_ID = (
 _REQUEST = "DecodeRows.row_request: the request of the row, in 0 .. R - 1"
 _TOKEN = "DecodeRows.row_token: the query-token number of the slot, -1 where there is none"
 _SLOT = "DecodeRows.token_slot: the slot of each query token; the slot's row_token is that token"
-_PADDING_SLOT = "DecodeRows.token_slot: a padding token points at a padding slot where one exists, else at slot 0"
+_PADDING_SLOT = (
+    "DecodeRows.token_slot: a padding token points at a padding slot where one exists, else at slot 0"
+)
 _TABLE = "DecodeRows.block_table: page ids of the row's request in the columns that the row's length needs"
 _STALE_TABLE = "DecodeRows.block_table: later columns are not written; they hold valid ids, initially 0"
 _GROUPS = (
@@ -111,8 +113,12 @@ class _Judge:
         flat = [token for row in self.token for token in row]
         if len(self.slot) != self.case.padded_tokens:
             yield Difference(
-                "token_slot", (), f"{len(self.slot)} entries", f"{self.case.padded_tokens} entries",
-                "every query token to produce, padding included", _SLOT,
+                "token_slot",
+                (),
+                f"{len(self.slot)} entries",
+                f"{self.case.padded_tokens} entries",
+                "every query token to produce, padding included",
+                _SLOT,
             )
             return
         for token, slot in enumerate(self.slot):
@@ -122,8 +128,12 @@ class _Judge:
             elif token < len(self.owner) and flat[slot] != token:
                 row = slot // self.width
                 yield Difference(
-                    "token_slot", (token,), f"slot {slot}, whose row_token is {flat[slot]}",
-                    f"a slot whose row_token is {token}", f"{about}, {self.about(row, token)}", _SLOT,
+                    "token_slot",
+                    (token,),
+                    f"slot {slot}, whose row_token is {flat[slot]}",
+                    f"a slot whose row_token is {token}",
+                    f"{about}, {self.about(row, token)}",
+                    _SLOT,
                 )
             elif token >= len(self.owner) and (flat[slot] != -1 if -1 in flat else slot != 0):
                 wanted = "a padding slot" if -1 in flat else "slot 0"
@@ -134,9 +144,12 @@ class _Judge:
             place = next((i for i, t in enumerate(flat) if t != -1 and (t not in valid or t in flat[:i])), 0)
             got = flat[place] if flat else "no slot"
             yield Difference(
-                "row_token", (place // self.width, place % self.width), got,
+                "row_token",
+                (place // self.width, place % self.width),
+                got,
                 f"each of 0 .. {len(self.owner) - 1} in one slot, -1 in the others",
-                f"{count} slots hold a token, the batch has {len(self.owner)}", _TOKEN,
+                f"{count} slots hold a token, the batch has {len(self.owner)}",
+                _TOKEN,
                 padding=not 0 <= (flat[place] if flat else -1) < len(self.owner),
             )
 
@@ -156,7 +169,13 @@ class _Judge:
                 scheduled = self.schedule[row][column]
                 if scheduled != max(1, expected):
                     yield Difference(
-                        "schedule_lens", (row, column), scheduled, max(1, expected), about, _SCHEDULE, not real
+                        "schedule_lens",
+                        (row, column),
+                        scheduled,
+                        max(1, expected),
+                        about,
+                        _SCHEDULE,
+                        not real,
                     )
             if sorted(tokens) != tokens:
                 words = "-1 first, then ascending tokens"
@@ -170,7 +189,9 @@ class _Judge:
             if request is None:
                 wanted = self.case.requests + row
                 if self.request[row] != wanted:
-                    yield Difference("row_request", (row,), self.request[row], wanted, about, _PADDING_ID, True)
+                    yield Difference(
+                        "row_request", (row,), self.request[row], wanted, about, _PADDING_ID, True
+                    )
             elif self.request[row] != request:
                 yield Difference("row_request", (row,), self.request[row], request, about, _REQUEST)
             reach = 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import islice
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from adaverify_contracts import (
@@ -15,7 +17,7 @@ from adaverify_contracts import (
     Limits,
     LimitsError,
 )
-from adaverify_testing.conformance.batches import Case
+from adaverify_testing.conformance.batches import Case, cases
 from adaverify_testing.conformance.oracle import Difference, differences
 from adaverify_testing.conformance.report import CheckFailed, CheckSkipped
 from adaverify_testing.poisoning import poison
@@ -40,6 +42,9 @@ DEFAULT_LIMITS: Mapping[str, Limits] = {
         context_parallel_interleave=2,
     ),
 }
+# An interpreted kernel takes 0.1 s a build, torch operations 0.3 ms: with some 3,000 builds the kit would run for
+# minutes. Above this time a build it takes two of the limits and every few batches.
+SLOW_SECONDS = 0.01
 READ = "read: adaverify_contracts.DecodeRows and DecodeRowBuilder; docs/explanation/metadata.md"
 
 
@@ -126,9 +131,38 @@ class Subject:
             served = self.served
         except CheckFailed as error:
             raise CheckSkipped("not run: the check 'allocation' failed") from error
-        for name, limits in served.items():
-            if isinstance(limits, Limits):
-                yield name, limits, self.descriptor.allocate(limits, self.device, self.capability)
+        taken = ((name, limits) for name, limits in served.items() if isinstance(limits, Limits))
+        for name, limits in islice(taken, 2 if self.slow else None):
+            yield name, limits, self.descriptor.allocate(limits, self.device, self.capability)
+
+    @cached_property
+    def slow(self) -> bool:
+        """Whether one build takes so long that the kit samples its batches; False where builds fail."""
+        limits = next(limits for limits in self.served.values() if isinstance(limits, Limits))
+        builder = self.descriptor.allocate(limits, self.device, self.capability)
+        case = next(iter(cases(limits, uniform=self.uniform)))
+        batch = case.batch(limits, self.device)
+        try:
+            builder.build(batch)
+            began = perf_counter()
+            builder.build(batch)
+        except Exception:  # noqa: BLE001 - the checks build again and say what was raised
+            return False
+        return perf_counter() - began > SLOW_SECONDS
+
+    def cases(self, limits: Limits, count: int = 16, seed: int = 0) -> list[Case]:
+        """Return corners and ``count`` random batches of the kind that is served; every few when slow."""
+        found = list(cases(limits, uniform=self.uniform, count=count, seed=seed))
+        return found[:: max(1, len(found) // 4)] if self.slow else found
+
+    def effort(self) -> str:
+        """Return in words which limits the checks use, and why fewer than they could."""
+        found = [name for name, _, _ in self.builders()]
+        refused = [f"{name} ({why})" for name, why in self.served.items() if not isinstance(why, Limits)]
+        words = f"limits {', '.join(found)}"
+        if refused:
+            words += f"; not served: {'; '.join(refused)}"
+        return words + "; sampled, because a build takes over 10 ms here" * self.slow
 
     def first(self) -> tuple[str, Limits, DecodeRowBuilder]:
         """Return name, limits and a fresh builder of the first limits that are served."""

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 import torch
 
 from adaverify_contracts import DecodeBatch, DecodeRowBuilder, DecodeRows, LayoutError, Limits
-from adaverify_testing.conformance.batches import Case, cases
-from adaverify_testing.conformance.report import CheckFailed
+from adaverify_testing.conformance.batches import Case
+from adaverify_testing.conformance.report import CheckFailed, CheckSkipped
 from adaverify_testing.conformance.subject import READ, Subject, views
 
 
@@ -26,6 +26,8 @@ def requirements(subject: Subject) -> str:
 
 def allocation(subject: Subject) -> str:
     """The factory returns a builder that carries the strategy's name and owns static tensors."""
+    if subject.unmet:
+        raise CheckSkipped("not run: the check 'requirements' failed")
     refused = {name: value for name, value in subject.served.items() if not isinstance(value, Limits)}
     for name, _, builder in subject.builders():
         if not isinstance(builder, DecodeRowBuilder):
@@ -52,7 +54,7 @@ def dtypes(subject: Subject) -> None:
     """Every tensor is int32 on the device, in the shape that the contract names."""
     for name, limits, builder in subject.builders():
         kinds = {key: (tensor.dtype, tuple(tensor.shape)) for key, tensor in builder.buffers.items()}
-        for case in list(cases(limits, uniform=subject.uniform, count=2))[:8]:
+        for case in subject.cases(limits, count=2)[:8]:
             rows = subject.build_case(builder, case, limits)
             if rows.strategy != subject.descriptor.name:
                 raise CheckFailed(f"the rows call themselves {rows.strategy!r}\n{READ}")
@@ -106,9 +108,7 @@ def refusals(subject: Subject) -> None:
             raise CheckFailed(_refusal(words, "was built", name, limits))
 
 
-def _wrong_batches(
-    limits: Limits, subject: Subject
-) -> list[tuple[str, Callable[[], DecodeBatch]]]:
+def _wrong_batches(limits: Limits, subject: Subject) -> list[tuple[str, Callable[[], DecodeBatch]]]:
     device, width = subject.device, 1 if subject.uniform else None
     elsewhere = torch.device("meta" if device.type == "cpu" else "cpu")
 
@@ -140,7 +140,9 @@ def _wrong_batches(
         text = f"{columns - 1} table columns where there are {columns}"
         wrong.append((text, lambda: plain(1, device, columns - 1)))
     if subject.uniform:
-        wrong.append((f"{block + 1} tokens a request where {block} fit", lambda: plain(1, device, columns, block + 1)))
+        wrong.append(
+            (f"{block + 1} tokens a request where {block} fit", lambda: plain(1, device, columns, block + 1))
+        )
         ragged = Case("ragged", (1,), (1,), 1, 1)
         wrong.append(("a ragged batch for a uniform strategy", lambda: ragged.batch(limits, device)))
     else:

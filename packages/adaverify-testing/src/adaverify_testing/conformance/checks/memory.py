@@ -11,7 +11,7 @@ import torch
 
 from adaverify_contracts import DecodeBatch, DecodeRowBuilder, Limits
 from adaverify_testing.conformance import watching
-from adaverify_testing.conformance.batches import Case, cases, random_case
+from adaverify_testing.conformance.batches import Case, random_case
 from adaverify_testing.conformance.report import CheckFailed
 from adaverify_testing.conformance.subject import READ, Subject, views
 
@@ -23,7 +23,7 @@ def address_stability(subject: Subject) -> None:
     for name, limits, builder in subject.builders():
         before = _addresses(builder)
         seen: dict[tuple[int, int, int | None], dict[str, int]] = {}
-        for case in [*cases(limits, uniform=subject.uniform, count=8, seed=3)] * 2:
+        for case in [*subject.cases(limits, count=8, seed=3)] * 2:
             rows = subject.build_case(builder, case, limits)
             after = _addresses(builder)
             for key in before.keys() | after.keys():
@@ -86,7 +86,7 @@ def no_host_read(subject: Subject) -> str:
     )
     for name, limits, builder in subject.builders():
         _warm(subject, builder, limits)
-        for case in list(cases(limits, uniform=subject.uniform, count=3, seed=4)):
+        for case in subject.cases(limits, count=3, seed=4):
             batch = case.batch(limits, subject.device)
             subject.build(builder, batch, case.describe())
             try:

@@ -7,7 +7,14 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from adaverify_testing.conformance.checks import contract, graphs, memory, semantics, timing
-from adaverify_testing.conformance.report import FAILED, PASSED, SKIPPED, CheckFailed, CheckOutcome, CheckSkipped
+from adaverify_testing.conformance.report import (
+    FAILED,
+    PASSED,
+    SKIPPED,
+    CheckFailed,
+    CheckOutcome,
+    CheckSkipped,
+)
 from adaverify_testing.conformance.subject import Subject
 
 # Returns a remark for the report, or measurements.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from adaverify_contracts import Limits
-from adaverify_testing.conformance.batches import Case, cases, random_case, stale
+from adaverify_testing.conformance.batches import Case, random_case, stale
 from adaverify_testing.conformance.oracle import differences, meaningful
 from adaverify_testing.conformance.report import CheckFailed
 from adaverify_testing.conformance.subject import READ, Subject, judge, poison_rows, require
@@ -15,24 +15,24 @@ def row_semantics(subject: Subject) -> str:
     """Every corner and many random batches have the rows that the contract names, from poisoned buffers."""
     count = 0
     for name, limits, builder in subject.builders():
-        for case in cases(limits, uniform=subject.uniform):
+        for case in subject.cases(limits):
             poison_rows(subject.build_case(builder, case, limits))
             rows = subject.build_case(builder, case, limits)
             require([d for d in differences(rows, case, limits) if not d.padding], name, limits, case)
             count += 1
-    return f"{count} batches over {_served(subject)}"
+    return f"{count} batches over {subject.effort()}"
 
 
 def padding(subject: Subject) -> str:
     """Padding rows, slots and tokens have length 0, a valid page and an id of their own."""
     count = 0
     for name, limits, builder in subject.builders():
-        for case in cases(limits, uniform=subject.uniform, count=6, seed=1):
+        for case in subject.cases(limits, count=6, seed=1):
             rows = subject.build_case(builder, case, limits)
             found = [d for d in differences(rows, case, limits) if d.padding]
             require(found, name, limits, case, "padding breaks the contract")
             count += 1
-    return f"{count} batches over {_served(subject)}"
+    return f"{count} batches over {subject.effort()}"
 
 
 def stale_tail(subject: Subject) -> None:
@@ -49,7 +49,7 @@ def stale_host_lengths(subject: Subject) -> None:
     """Device lengths are the truth: totals and counts on the host change nothing."""
     for name, limits, builder in subject.builders():
         draw = random.Random(7)
-        for _ in range(6):
+        for _ in range(1 if subject.slow else 6):
             slots, tokens = limits.max_requests, limits.max_tokens
             case = random_case(
                 limits, draw, slots, uniform=subject.uniform, label="stale host", padded_tokens=tokens
@@ -69,7 +69,7 @@ def determinism(subject: Subject) -> None:
     """Two builds of one batch are equal bit for bit, whatever ran between, and so are those of two builders."""
     for name, limits, builder in subject.builders():
         other = subject.descriptor.allocate(limits, subject.device, subject.capability)
-        all_cases = list(cases(limits, uniform=subject.uniform, count=5, seed=2))
+        all_cases = subject.cases(limits, count=5, seed=2)
         between = all_cases[-1]
         for case in all_cases[-6:-1]:
             first = meaningful(subject.build_case(builder, case, limits), case, limits)
@@ -89,7 +89,7 @@ def request_order(subject: Subject) -> None:
     """Requests in another order get the same rows under their new numbers."""
     for name, limits, builder in subject.builders():
         draw = random.Random(11)
-        for _ in range(4):
+        for _ in range(1 if subject.slow else 4):
             case = random_case(limits, draw, limits.max_requests, uniform=subject.uniform, label="in order")
             order = draw.sample(range(case.real), case.real)
             query = tuple(case.query[index] for index in order) + case.query[case.real :]
@@ -123,9 +123,3 @@ def _stale_cases(case: Case, limits: Limits) -> list[Case]:
         stale(case, 0, case.requests),
         stale(case, 0, 0),
     ]
-
-
-def _served(subject: Subject) -> str:
-    names = [name for name, value in subject.served.items() if isinstance(value, Limits)]
-    refused = [f"{name} ({value})" for name, value in subject.served.items() if not isinstance(value, Limits)]
-    return f"limits {', '.join(names)}" + (f"; not served: {'; '.join(refused)}" if refused else "")
