@@ -1,4 +1,4 @@
-"""The pytest plugin: fixtures and the conformance kit, for this repository and for plugin authors outside it."""
+"""The pytest plugin: fixtures and the conformance kit, for this repository and authors outside it."""
 
 from __future__ import annotations
 

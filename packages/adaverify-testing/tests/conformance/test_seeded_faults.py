@@ -45,7 +45,7 @@ def test_an_off_by_one_row_length(own):
 
 
 def test_a_negative_length(own):
-    """A KV length below the query length gives -1, which a kernel reads as 4294967295 (vllm's sparse indexer)."""
+    """A KV length below the query length gives -1, read as 4294967295 (vllm's sparse indexer)."""
 
     class Negative(own.Rows):
         def clamp(self, lens):

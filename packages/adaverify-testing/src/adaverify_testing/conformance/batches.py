@@ -12,7 +12,7 @@ from adaverify_contracts import DecodeBatch, Limits, ceil_div
 if TYPE_CHECKING:
     import torch
 
-# In table columns that no row needs: a builder that copies more than a row needs hands it on and is found out.
+# In table columns that no row needs: a builder that copies more than it needs hands it on and is found out.
 UNUSED_PAGE = -1515870811
 
 

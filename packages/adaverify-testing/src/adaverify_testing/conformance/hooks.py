@@ -27,7 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="NAME",
         action="append",
         default=[],
-        help="check the decode strategy NAME of an installed plugin; repeatable. Test files run too only if named",
+        help="check the decode strategy NAME of an installed plugin; repeatable; test files run only if named",
     )
     group.addoption(
         "--adaverify-device",
@@ -191,7 +191,7 @@ class ConformanceSession:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        """Write the file, and fail when a named strategy was not judged: silence must not look like a pass."""
+        """Write the file; fail when a named strategy was not judged: silence must not look like a pass."""
         if hasattr(self._config, "workerinput") or self._config.option.collectonly:
             return
         target = self._config.getoption("--adaverify-conformance-json")
@@ -224,7 +224,7 @@ class ConformanceSession:
 def _summary(name: str, owner: str, records: list[dict[str, Any]]) -> str:
     if not any(record["status"] != SKIPPED for record in records):
         return f"{name} ({owner}): NOT JUDGED, no check ran; this is a failure"
-    counts = {status: 0 for status in ("passed", "failed", "skipped")}
+    counts = dict.fromkeys(("passed", "failed", "skipped"), 0)
     for record in records:
         counts[record["status"]] += 1
     first = records[0]

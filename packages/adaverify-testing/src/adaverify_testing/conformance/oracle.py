@@ -1,7 +1,7 @@
 """The contract of ``DecodeRows`` in plain Python: what every slot, row and token of a batch must hold.
 
-Written from the contract alone. It knows no strategy: rows of one token, of two, of a request and grouped rows
-are all judged by the same sentences.
+Written from the contract alone. It knows no strategy: rows of one token, of two, of a request and grouped
+rows are all judged by the same sentences.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _LENS = (
-    "DecodeRows.row_lens: the KV length the slot may attend to, clamped at 0, then divided by the compression "
-    "ratio and localised to this context-parallel rank; 0 for padding"
+    "DecodeRows.row_lens: the KV length the slot may attend to, clamped at 0, then divided by the "
+    "compression ratio and localised to this context-parallel rank; 0 for padding"
 )
 _SCHEDULE = "DecodeRows.schedule_lens: max(row_lens, 1)"
 _PADDING_ID = (
-    "DecodeRows.row_request: a padding row carries R + its own row number, an id that no request and no other "
-    "row has"
+    "DecodeRows.row_request: a padding row carries R + its own row number, an id that no request and no "
+    "other row has"
 )
 _REQUEST = "DecodeRows.row_request: the request of the row, in 0 .. R - 1"
 _TOKEN = "DecodeRows.row_token: the query-token number of the slot, -1 where there is none"
@@ -33,8 +33,8 @@ _PADDING_SLOT = (
 _TABLE = "DecodeRows.block_table: page ids of the row's request in the columns that the row's length needs"
 _STALE_TABLE = "DecodeRows.block_table: later columns are not written; they hold valid ids, initially 0"
 _GROUPS = (
-    "DecodeRows.request_indices: equal exactly for rows of one request, which stand side by side in the order "
-    "of their tokens; a padding row is a run of its own"
+    "DecodeRows.request_indices: equal exactly for rows of one request, which stand side by side in the "
+    "order of their tokens; a padding row is a run of its own"
 )
 
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 
 
-class CheckFailed(AssertionError):  # noqa: N818 - reads as what happened, and pytest shows it as a failure
+class CheckFailed(AssertionError):
     """A strategy breaks the contract; the text is for its author."""
 
 
-class CheckSkipped(Exception):  # noqa: N818 - control flow, not an error
+class CheckSkipped(Exception):
     """A check has nothing to judge; the text says why."""
 
 

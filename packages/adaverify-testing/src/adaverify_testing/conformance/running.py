@@ -20,7 +20,7 @@ def make_subject(
     device: str | torch.device = "cpu",
     capability: Capability | None = None,
 ) -> Subject:
-    """Return the strategy on a device, with the kit's own limits and the device's own capability by default."""
+    """Return the strategy on a device, by default with the kit's limits and the device's own capability."""
     import torch
 
     from adaverify_capability import probe

@@ -42,8 +42,7 @@ DEFAULT_LIMITS: Mapping[str, Limits] = {
         context_parallel_interleave=2,
     ),
 }
-# An interpreted kernel takes 0.1 s a build, torch operations 0.3 ms: with some 3,000 builds the kit would run for
-# minutes. Above this time a build it takes two of the limits and every few batches.
+# An interpreted kernel takes 0.1 to 2 s a build, torch operations 0.3 ms; the kit makes some 3,000 builds. Above this time a build it takes two of the limits and every few batches.
 SLOW_SECONDS = 0.01
 READ = "read: adaverify_contracts.DecodeRows and DecodeRowBuilder; docs/explanation/metadata.md"
 
@@ -114,8 +113,8 @@ class Subject:
             if self.device.type == "cpu" and "Triton" in str(error):
                 hint = "\n  to do: run with TRITON_INTERPRET=1 in the environment, or on the device"
             raise CheckFailed(
-                f"allocate raised {type(error).__name__}: {error}\n  contract: StrategyFactory returns a builder "
-                f"or raises LimitsError{hint}"
+                f"allocate raised {type(error).__name__}: {error}\n  contract: StrategyFactory returns a "
+                f"builder or raises LimitsError{hint}"
             ) from error
         return limits
 

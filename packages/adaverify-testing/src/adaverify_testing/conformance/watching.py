@@ -36,7 +36,7 @@ _READING_OPS = (
 )
 
 
-class HostRead(Exception):  # noqa: N818 - what happened, raised at the line that did it
+class HostRead(Exception):
     """A build read a device value on the host."""
 
 
@@ -56,7 +56,7 @@ class _RefuseFunctions(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class _RefuseOps(TorchDispatchMode):
+class _RefuseOps(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Raises for operations that hand a device value to the host, wherever they are called from."""
 
     def __torch_dispatch__(
@@ -78,15 +78,15 @@ def refusing_host_reads(run: Callable[[], Any]) -> Any:
     Raises:
         HostRead: names the method or operation.
     """
-    with _RefuseOps(), _RefuseFunctions():
+    with _RefuseOps(), _RefuseFunctions():  # type: ignore[no-untyped-call]
         return run()
 
 
-class _NewStorage(TorchDispatchMode):
+class _NewStorage(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Remembers, without keeping alive, every storage that an operation made."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.made: dict[int, tuple[StorageWeakRef, str]] = {}
 
     def __torch_dispatch__(
@@ -97,7 +97,8 @@ class _NewStorage(TorchDispatchMode):
         for tensor in tree_flatten(out)[0]:
             if isinstance(tensor, torch.Tensor) and _storage(tensor) not in given:
                 storage = tensor.untyped_storage()
-                self.made[_storage(tensor)] = (StorageWeakRef(storage), func.overloadpacket.__name__)
+                reference = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+                self.made[_storage(tensor)] = (reference, func.overloadpacket.__name__)
         return out
 
 
@@ -113,7 +114,7 @@ def shares_storage(tensor: torch.Tensor, others: Iterable[torch.Tensor]) -> bool
     return tensor.numel() == 0 or _storage(tensor) in {_storage(other) for other in others}
 
 
-class Tape(TorchDispatchMode):
+class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A CUDA graph in miniature: records operations, then repeats them without any of the host's code.
 
     Python values that the host read while recording stay what they were, as in a graph. Kernels that bypass
@@ -121,7 +122,7 @@ class Tape(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._steps: list[tuple[Any, Any, Any]] = []
 
     def __torch_dispatch__(

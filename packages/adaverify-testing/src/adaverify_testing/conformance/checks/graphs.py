@@ -26,9 +26,9 @@ def graph_support(subject: Subject) -> str:
     declared = subject.descriptor.graph_support
     if subject.uniform and declared > GraphSupport.UNIFORM_BATCH:
         raise CheckFailed(
-            f"graph support {declared.name} is declared without device_lengths: a strategy that serves uniform "
-            f"batches only cannot survive ragged replays\n  contract: GraphSupport.{declared.name} replays any "
-            f"decode lengths up to K + 1\n  to do: declare UNIFORM_BATCH\n{READ}"
+            f"graph support {declared.name} is declared without device_lengths: a strategy that serves "
+            f"uniform batches only cannot survive ragged replays\n  contract: GraphSupport.{declared.name} "
+            f"replays any decode lengths up to K + 1\n  to do: declare UNIFORM_BATCH\n{READ}"
         )
     ragged = declared >= GraphSupport.VARLEN_DECODE
     how = _replay(subject, _any_lengths if ragged else _fewer_requests)
@@ -116,7 +116,7 @@ def _capture(
         return rows, tape.replay, "recorded operations repeated without the strategy's code"
 
     def rebuild() -> None:
-        # Kernels outside torch leave nothing to repeat: the code runs again with the host values of the capture.
+        # Kernels outside torch leave nothing to repeat: the code runs again with the capture's host values.
         again = subject.build(builder, batch, about)
         moved = [f for f, v in views(rows).items() if views(again)[f].data_ptr() != v.data_ptr()]
         if moved:
@@ -139,7 +139,7 @@ def _table_is_opaque(rows: DecodeRows, batch: DecodeBatch, case: Case, limits: L
 def _capture_cuda(
     subject: Subject, builder: DecodeRowBuilder, batch: DecodeBatch, about: str
 ) -> tuple[DecodeRows, Callable[[], None], str]:
-    stream = torch.cuda.Stream(subject.device)
+    stream = torch.cuda.Stream(subject.device)  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream(subject.device))
     with torch.cuda.stream(stream):
         subject.build(builder, batch, about)
@@ -150,8 +150,8 @@ def _capture_cuda(
             rows = builder.build(batch)
     except Exception as error:
         raise CheckFailed(
-            f"build cannot be captured: {type(error).__name__}: {error}\n  {about}\n  contract: graph support "
-            f"{subject.descriptor.graph_support.name} is declared\n{READ}"
+            f"build cannot be captured: {type(error).__name__}: {error}\n  {about}\n  contract: graph "
+            f"support {subject.descriptor.graph_support.name} is declared\n{READ}"
         ) from error
 
     def replay() -> None:

@@ -66,7 +66,7 @@ def stale_host_lengths(subject: Subject) -> None:
 
 
 def determinism(subject: Subject) -> None:
-    """Two builds of one batch are equal bit for bit, whatever ran between, and so are those of two builders."""
+    """Two builds of one batch are equal bit for bit, whatever ran between; so are those of two builders."""
     for name, limits, builder in subject.builders():
         other = subject.descriptor.allocate(limits, subject.device, subject.capability)
         all_cases = subject.cases(limits, count=5, seed=2)
@@ -79,9 +79,9 @@ def determinism(subject: Subject) -> None:
                 for field, value in first.items():
                     if again[field] != value:
                         raise CheckFailed(
-                            f"two builds of one batch differ in {field}: {value}, then {again[field]} from {words}"
-                            f"\n  {case.describe()}\n  limits {name!r}: {limits}\n  contract: equal batches give "
-                            f"equal rows; ranks that disagree hang\n{READ}"
+                            f"two builds of one batch differ in {field}: {value}, then {again[field]} "
+                            f"from {words}\n  {case.describe()}\n  limits {name!r}: {limits}\n  contract: equal batches "
+                            f"give equal rows; ranks that disagree hang\n{READ}"
                         )
 
 
