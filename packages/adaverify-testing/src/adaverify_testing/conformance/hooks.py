@@ -27,7 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="NAME",
         action="append",
         default=[],
-        help="check the decode strategy NAME of an installed plugin; repeatable; test files run only if named",
+        help="check the decode strategy NAME of an installed plugin; repeatable; runs no test file not named",
     )
     group.addoption(
         "--adaverify-device",

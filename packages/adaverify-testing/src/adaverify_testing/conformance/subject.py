@@ -42,7 +42,8 @@ DEFAULT_LIMITS: Mapping[str, Limits] = {
         context_parallel_interleave=2,
     ),
 }
-# An interpreted kernel takes 0.1 to 2 s a build, torch operations 0.3 ms; the kit makes some 3,000 builds. Above this time a build it takes two of the limits and every few batches.
+# An interpreted kernel takes 0.1 to 2 s a build, torch operations 0.3 ms; the kit makes some 3,000 builds.
+# Above this time a build it takes two of the limits and every few batches.
 SLOW_SECONDS = 0.01
 READ = "read: adaverify_contracts.DecodeRows and DecodeRowBuilder; docs/explanation/metadata.md"
 

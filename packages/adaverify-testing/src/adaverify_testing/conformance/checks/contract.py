@@ -17,8 +17,8 @@ def requirements(subject: Subject) -> str:
     if subject.unmet:
         listing = "\n".join(f"  {reason}" for reason in subject.unmet)
         raise CheckFailed(
-            f"strategy {subject.descriptor.name!r} cannot run here:\n{listing}\n  to do: run on the device it "
-            "is for (--adaverify-device cuda), or --adaverify-assume WORD with an architecture's word"
+            f"strategy {subject.descriptor.name!r} cannot run here:\n{listing}\n  to do: run on the device "
+            "it is for (--adaverify-device cuda), or --adaverify-assume WORD with an architecture's word"
         )
     assumed = "assumed" if subject.capability.assumed else "probed"
     return f"{subject.capability.architecture}, {assumed}"

@@ -80,8 +80,8 @@ def determinism(subject: Subject) -> None:
                     if again[field] != value:
                         raise CheckFailed(
                             f"two builds of one batch differ in {field}: {value}, then {again[field]} "
-                            f"from {words}\n  {case.describe()}\n  limits {name!r}: {limits}\n  contract: equal batches "
-                            f"give equal rows; ranks that disagree hang\n{READ}"
+                            f"from {words}\n  {case.describe()}\n  limits {name!r}: {limits}\n  contract: "
+                            f"equal batches give equal rows; ranks that disagree hang\n{READ}"
                         )
 
 
