@@ -153,10 +153,14 @@ def test_an_unknown_name_lists_what_was_discovered(folder):
         (("--adaverify-conformance", "birch", "--adaverify-assume", "sm999"), "sm999"),
         (("--adaverify-conformance", "birch", "--adaverify-device", "tpu"), "device 'tpu' is not here"),
         (("--adaverify-assume", "sm90"), "needs --adaverify-conformance NAME"),
+        (
+            ("--adaverify-conformance", "birch", "--adaverify-conformance-json", "nowhere/out.json"),
+            "no folder that exists",
+        ),
     ],
 )
 def test_options_that_cannot_be_meant_are_usage_errors(folder, arguments, says):
-    """An unknown architecture, an unknown device, an option without a strategy."""
+    """An unknown architecture, an unknown device, an option without a strategy, a file without a folder."""
     result = folder(*arguments)
     assert result.ret == 4
     assert says in result.stderr.str()

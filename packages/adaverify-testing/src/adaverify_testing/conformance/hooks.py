@@ -38,7 +38,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--adaverify-assume",
         metavar="WORD",
-        help="take the device for this architecture (sm90, sm100, gfx950 ...), required kernels included",
+        help="take the device for this architecture, required kernels included; a wrong WORD lists them all",
     )
     group.addoption(
         "--adaverify-conformance-json", metavar="FILE", help="write every outcome and the latency to FILE"
@@ -57,6 +57,9 @@ def pytest_configure(config: pytest.Config) -> None:
             if config.getoption(option):
                 raise pytest.UsageError(f"{option} needs --adaverify-conformance NAME")
         return
+    target = config.getoption("--adaverify-conformance-json")
+    if target and not Path(target).absolute().parent.is_dir():
+        raise pytest.UsageError(f"--adaverify-conformance-json: {target!r} is in no folder that exists")
     try:
         session = _prepare(config, names)
     except AdaverifyError as error:
