@@ -1,6 +1,10 @@
-"""Help for tests of adaverify and its plugins; drawn inputs are in ``adaverify_testing.strategies``."""
+"""Help for tests of adaverify and its plugins, and the conformance kit.
+
+Drawn inputs are in ``adaverify_testing.strategies``.
+"""
 
 from adaverify_testing.capabilities import fake_capability
+from adaverify_testing.conformance import CheckOutcome, ConformanceReport, conformance_checks, run_conformance
 from adaverify_testing.managers import (
     InlineDistribution,
     InlineEntryPoint,
@@ -16,6 +20,8 @@ __all__ = [
     "EXACT",
     "POISON_BYTE",
     "TOLERANCES",
+    "CheckOutcome",
+    "ConformanceReport",
     "InlineDistribution",
     "InlineEntryPoint",
     "IsolatedManager",
@@ -23,11 +29,13 @@ __all__ = [
     "TinyTokenizer",
     "Tolerance",
     "assert_close",
+    "conformance_checks",
     "fake_capability",
     "inline_entry_points",
     "is_poisoned",
     "isolated_manager",
     "poison",
+    "run_conformance",
     "tiny_model",
     "tolerance",
 ]

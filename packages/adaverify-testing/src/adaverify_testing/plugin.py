@@ -1,4 +1,4 @@
-"""The pytest plugin: fixtures for this repository and for plugin authors outside it."""
+"""The pytest plugin: fixtures and the conformance kit, for this repository and authors outside it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,23 @@ from typing import TYPE_CHECKING
 import pytest
 
 from adaverify_testing import capabilities, managers, models, poisoning, tolerances
+from adaverify_testing.conformance.hooks import pytest_addoption, pytest_configure
 
 if TYPE_CHECKING:
     import torch
 
     from adaverify_contracts import Capability, LoadedModel
+
+__all__ = [
+    "assert_close",
+    "fake_capability",
+    "inline_entry_points",
+    "isolated_manager",
+    "poison",
+    "pytest_addoption",
+    "pytest_configure",
+    "tiny_model",
+]
 
 
 @pytest.fixture

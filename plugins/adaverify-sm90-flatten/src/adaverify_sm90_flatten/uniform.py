@@ -38,7 +38,7 @@ class NativeUniformRowBuilder:
         backend: str,
         schedule: RowSchedule | None = None,
     ) -> None:
-        self._strategy = strategy
+        self._strategy, self._longest = strategy, limits.max_query_len
         self._whole = UniformRowBuilder(strategy, limits, device, backend=backend, schedule=schedule)  # type: ignore[arg-type]
         self._pairs: PairedRowBuilder | None = None
         if limits.max_query_len > max(NATIVE_QUERY_ROWS):
@@ -71,6 +71,14 @@ class NativeUniformRowBuilder:
                 arrived=None,
                 allowed="a batch with uniform_query_len",
                 remedy="use flatten or paired, which read every length from the device",
+            )
+        if length > self._longest:
+            # Pairs would hold it as long as its tokens fit, but a decode query has at most K + 1.
+            raise LayoutError(
+                f"the query length is beyond what strategy {self._strategy!r} was made for",
+                arrived=length,
+                allowed=f"1 .. {self._longest} (K + 1)",
+                remedy="send prompt chunks down the prefill path, or allocate with more draft tokens",
             )
         if length in NATIVE_QUERY_ROWS or self._pairs is None:
             return self._whole.build(batch)
