@@ -12,9 +12,11 @@ import torch
 
 from adaverify_contracts import (
     Capability,
+    ClosedError,
     DecodeBatch,
     DecodeRowBuilder,
     GraphKey,
+    LayoutError,
     Limits,
     Plan,
     StepOutcome,
@@ -24,6 +26,7 @@ from adaverify_contracts import (
 from adaverify_graphs import CaptureReport, Progress
 from adaverify_runtime.capture import GraphedSteps, Step
 from adaverify_runtime.decision import Decision, decide_strategy
+from adaverify_runtime.input_checks import is_int, require_plan
 from adaverify_runtime.observers import DisabledObserver, ObserverQueue
 from adaverify_runtime.plugins import Observer
 from adaverify_runtime.report import StartupReport
@@ -63,11 +66,13 @@ class Verifier:
     """Sizes, assigns and stages decode steps, and learns from them. Made by ``assemble``.
 
     ``publish``, ``plan``, ``stage`` and ``replay`` are the decode path: they call no hook, wait for no device
-    value and read no environment. ``observe`` and ``drain`` are off it. One thread at a time.
+    value and read no environment. ``observe`` and ``drain`` are off it. One thread at a time. After ``close``
+    they raise ``ClosedError``, and so does ``capture``.
     """
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
+        self._closed = False
         self._staged: OrderedDict[int, str] = OrderedDict()
         self._builders = {item.strategy: item for item in (parts.ragged, parts.uniform) if item is not None}
         self._ragged = None if parts.ragged is None else parts.ragged.strategy
@@ -121,6 +126,7 @@ class Verifier:
         Raises:
             LayoutError: the shapes do not fit the limits.
         """
+        self._require_open()
         self.manager.publish(step, slots, generations, scores)
 
     def plan(self, state: StepState) -> Plan:
@@ -129,6 +135,7 @@ class Verifier:
         Raises:
             PlanError: the state does not fit the limits.
         """
+        self._require_open()
         return self.manager.plan(state)
 
     def decide(self, plan: Plan) -> Decision:
@@ -163,12 +170,15 @@ class Verifier:
             LayoutError: the tensors do not fit the plan or the limits.
             NoStrategyError: query lengths differ and no strategy reads them from the device.
         """
+        self._require_open()
+        require_plan(plan)
         parts, requests = self._parts, plan.requests
         padded_requests = requests if padded_requests is None else padded_requests
         tokens = requests + plan.budget
         padded_tokens = tokens if padded_tokens is None else padded_tokens
         decision = self.decide(plan)
-        views = parts.inputs.load(plan, scheduled, kv_lens, padded_requests)
+        self._require_tokens(padded_tokens, tokens)
+        views = parts.inputs.load(plan, scheduled, kv_lens, block_table, padded_requests)
         assignment = self.manager.assign(plan, *views, padded_tokens)
         length = decision.uniform_query_len
         batch = DecodeBatch(
@@ -206,6 +216,7 @@ class Verifier:
         Returns:
             The report, or None when the graph backend does not capture; the start-up report says why.
         """
+        self._require_open()
         graphs = self._parts.graphs
         if graphs is None:
             return None
@@ -223,11 +234,13 @@ class Verifier:
         Raises:
             LayoutError: the tensors do not fit the plan or the limits.
         """
+        self._require_open()
+        require_plan(plan)
         parts = self._parts
         key = None if parts.graphs is None else parts.graphs.match(plan)
         if key is None or parts.graphs is None:
             return None
-        views = parts.inputs.load(plan, scheduled, kv_lens, key.requests)
+        views = parts.inputs.load(plan, scheduled, kv_lens, block_table, key.requests)
         parts.inputs.copy_table(block_table, plan.requests)
         assignment = self.manager.assign(plan, *views, key.tokens)
         result = parts.graphs.cache.replay(key)
@@ -257,11 +270,36 @@ class Verifier:
         return self._parts.observers.drain()
 
     def close(self) -> None:
-        """Drain, then release the relay and the graphs."""
+        """Drain, then release the relay and the graphs; closing again does nothing.
+
+        Outcomes of steps that were staged before can still be observed; nothing can be planned or run.
+        """
+        if self._closed:
+            return
+        self._closed = True
         self.drain()
         if self._parts.graphs is not None:
             self._parts.graphs.cache.clear()
         self.manager.close()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise ClosedError(
+                "the verifier was used after close()",
+                arrived="a closed verifier",
+                allowed="a verifier that was not closed",
+                remedy="close it after the last step, or assemble another",
+            )
+
+    def _require_tokens(self, padded_tokens: int, tokens: int) -> None:
+        most = self.limits.max_tokens
+        if not is_int(padded_tokens) or not tokens <= padded_tokens <= most:
+            raise LayoutError(
+                "padded_tokens does not hold the step or exceeds the static buffers",
+                arrived=padded_tokens,
+                allowed=f"an int in {tokens} .. {most}, the planned query tokens and Limits.max_tokens",
+                remedy="run the step at a tier that holds it",
+            )
 
     def _remember(self, step: int, strategy: str) -> None:
         self._staged[step] = strategy
