@@ -23,6 +23,7 @@ from adaverify_contracts import (
     SettingsError,
 )
 from adaverify_graphs import GraphMode, resolve_mode
+from adaverify_runtime.allocation import allocating, require_memory, table_bytes
 from adaverify_runtime.backends import BackendSelection, select_backend
 from adaverify_runtime.capture import GraphedSteps
 from adaverify_runtime.loading import load_plugins
@@ -138,6 +139,7 @@ def assemble(
         CapabilityError: the device cannot be probed, or a named backend does not fit.
         NoStrategyError: no decode strategy fits, or the named one does not; carries all reasons.
         LosslessError: signal, policy and drafter are unsafe together and the setting is ``refuse``.
+        LimitsError: the buffers do not fit the device; names them and their bytes.
     """
     ground = prepare(device=device, mode=mode, settings=settings, plugins=plugins, capability=capability)
     settings, named = ground.settings, strategy or ground.settings.device.strategy
@@ -151,10 +153,13 @@ def assemble(
         use_graphs=ground.wants_ragged_graphs(backends),
     )
     level = _graph_mode(ground, backends, selection)
-    inputs = StaticInputs(limits, ground.device)
+    require_memory(limits, ground.capability)
+    with allocating("the static block table", table_bytes(limits)):
+        inputs = StaticInputs(limits, ground.device)
     ragged = _allocate(selection.ragged, limits, ground)
     uniform = _allocate(selection.uniform, limits, ground)
-    manager, notes = _manager(ground, limits, drafter, cost_table)
+    with allocating("the buffers of signal, relay and assignment"):
+        manager, notes = _manager(ground, limits, drafter, cost_table)
     graphs = _graphs(ground, limits, backends, level, (ragged, uniform), inputs, manager)
     notes = (*selection.notes, *notes, f"graphs: {level.support.name}, {level.reason}")
     report = build_report(ground, selection, backends, notes=notes, drafter=drafter)
@@ -251,9 +256,13 @@ def _allocate(
 ) -> DecodeRowBuilder | None:
     if descriptor is None:
         return None
+    rows = f"the row buffers of strategy {descriptor.name}"
     try:
-        return descriptor.allocate(limits, ground.device, ground.capability)
+        with allocating(rows):
+            return descriptor.allocate(limits, ground.device, ground.capability)
     except LimitsError as error:
+        if isinstance(error.__cause__, MemoryError | RuntimeError):
+            raise
         # A strategy that learns only now that it cannot serve is no reason to take another in silence.
         problem = f"decode strategy {descriptor.name!r} was chosen and refused these limits"
         remedy = "change the limits, or name another strategy"

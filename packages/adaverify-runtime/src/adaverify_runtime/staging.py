@@ -57,9 +57,10 @@ class StaticInputs:
         self._limits = limits
         self._device = device
         requests, width = limits.max_requests, limits.table_width
+        # The largest first: what cannot be allocated fails before anything is written.
+        self.block_table = torch.zeros((requests, width), dtype=torch.int32, device=device)
         self.scheduled = torch.full((requests,), -1, dtype=torch.int32, device=device)
         self.kv_lens = torch.zeros(requests, dtype=torch.int32, device=device)
-        self.block_table = torch.zeros((requests, width), dtype=torch.int32, device=device)
 
     @property
     def buffers(self) -> Mapping[str, torch.Tensor]:
