@@ -73,8 +73,11 @@ def prepare(
     settings: Settings | None,
     plugins: PluginManager | None,
     capability: Capability | None,
+    isolated: bool = False,
 ) -> Ground:
     """Read settings, load plugins and probe the device, as far as they are not given.
+
+    ``isolated`` probes in a child process, for callers that must survive whatever a probe does.
 
     Raises:
         SettingsError, PluginError, CapabilityError: as ``read_settings``, ``load_plugins`` and ``probe`` do.
@@ -87,7 +90,7 @@ def prepare(
     where = resolve_device(settings.device.name if device is None else device)
     if capability is None:
         probes = [entry.descriptor for entry in plugins.probes()]
-        capability = probe(where, probes, override=settings.device.override)
+        capability = probe(where, probes, override=settings.device.override, isolated=isolated)
     plugins.check_requirements(capability)
     return Ground(settings, plugins, where, capability, mode)
 
