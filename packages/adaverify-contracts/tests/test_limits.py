@@ -109,3 +109,18 @@ def test_limits_are_frozen_and_hashable():
 def test_ceil_div_is_exact(value, divisor):
     result = ceil_div(value, divisor)
     assert (result - 1) * divisor < value <= result * divisor
+
+
+@pytest.mark.parametrize(
+    ("requests", "drafts", "fits"),
+    [(2**31 - 1, 0, True), (2**31, 0, False), (2**29, 3, False), (2**29 - 1, 3, True), (10**9, 3, False)],
+)
+def test_a_step_has_no_more_tokens_than_int32_boundaries_count(requests, drafts, fits):
+    """The exact end, one more, and a billion requests: query_start_loc would wrap."""
+    sizes = {"max_requests": requests, "draft_tokens": drafts, "max_model_len": 64, "page_size": 16}
+    if fits:
+        assert Limits(**sizes).max_tokens <= 2**31 - 1
+        return
+    with pytest.raises(LimitsError, match="int32 boundaries") as caught:
+        Limits(**sizes)
+    assert caught.value.arrived == requests * (drafts + 1)

@@ -215,3 +215,111 @@ def test_what_is_no_count_is_refused_by_name(name, value):
     """A NaN context once ended as a bare StopIteration in the cost model."""
     with pytest.raises(PlanError, match=f"{name} is no count"):
         _state(**{name: value})
+
+
+@pytest.mark.parametrize("name", ["step", "emitting", "other_tokens", "kv_tokens"])
+@pytest.mark.parametrize("value", [1.0, True, "1", None])
+def test_what_is_no_integer_is_no_count(name, value):
+    """Half a token, a flag, a word: none of them may reach the digest that ranks compare."""
+    with pytest.raises(PlanError, match=f"{name} is no count"):
+        _state(**{name: value})
+
+
+def test_counts_of_numpy_are_counts():
+    """Sums over arrays are NumPy integers, and engines pass them on."""
+    assert _state(step=np.int64(3), emitting=np.int32(4), kv_tokens=np.int64(9)).kv_tokens == 9
+
+
+@pytest.mark.parametrize("name", ["slots", "generations", "scheduled"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        [0, 1, 2, 3],
+        None,
+        np.arange(4.0),
+        np.ones(4, bool),
+        np.arange(4, dtype=np.uint64),
+        np.array(list("abcd")),
+        np.zeros((4, 1), np.int64),
+        np.int64(4),
+    ],
+)
+def test_a_state_of_lists_floats_or_tables_is_refused_by_name(name, value):
+    """A float slot once ended as an IndexError, and a fractional schedule was planned."""
+    with pytest.raises(PlanError, match=f"StepState.{name} is not the array") as caught:
+        _state(**{name: value})
+    assert "signed integers" in caught.value.allowed
+
+
+@pytest.mark.parametrize("make", [_state, lambda **slots: _outcome(**slots)])
+def test_a_request_that_is_named_twice_is_refused(make):
+    """Two rows of one slot: the second would be ranked by the first one's confidences."""
+    size = 4 if make is _state else 2
+    with pytest.raises(PlanError, match="names a request twice") as caught:
+        make(slots=np.full(size, 3))
+    assert caught.value.arrived == [3]
+
+
+@pytest.mark.parametrize("make", [_state, lambda **slots: _outcome(**slots)])
+def test_a_negative_slot_is_refused(make):
+    """NumPy would count it from the back, and read another request."""
+    size = 4 if make is _state else 2
+    with pytest.raises(PlanError, match="negative slot"):
+        make(slots=np.arange(-1, size - 1))
+
+
+@pytest.mark.parametrize(("emitting", "fits"), [(0, True), (4, True), (9, True), (10, False)])
+def test_no_more_requests_emit_than_there_are_tokens_to_emit_from(emitting, fits):
+    """Four decode requests and five prefill tokens: at most nine requests end the step with a token."""
+    if fits:
+        assert _state(emitting=emitting, other_tokens=5).emitting == emitting
+        return
+    with pytest.raises(PlanError, match="more than can emit"):
+        _state(emitting=emitting, other_tokens=5)
+
+
+@pytest.mark.parametrize("limit", [float("nan"), 8.0, True, "8"])
+def test_a_chunk_limit_that_is_no_integer_is_refused(limit):
+    """NaN compares false with every bound and once passed this one."""
+    with pytest.raises(PlanError, match="chunk_limit"):
+        _state(chunk_limit=limit)
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -0.1, True, "1"])
+def test_an_outcome_whose_time_is_none_is_refused(seconds):
+    """One such step would poison the achieved rate and the prices learnt from it."""
+    with pytest.raises(PlanError, match="no duration"):
+        _outcome(seconds=seconds)
+
+
+@pytest.mark.parametrize("seconds", [None, 0.0, 0, np.float64(0.5)])
+def test_an_outcome_without_a_time_or_with_a_short_one_is_ordinary(seconds):
+    """A coarse clock reads 0."""
+    assert _outcome(seconds=seconds).seconds == seconds
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"emitted": -1}, "emitted is no count"),
+        ({"emitted": 1.5}, "emitted is no count"),
+        ({"step": None}, "step is no count"),
+        ({"admitted": np.array([3.0, 0.0])}, "admitted is not the array"),
+        ({"accepted": [1, 0]}, "accepted is not the array"),
+        ({"scores": np.zeros(2)}, "scores is not the array"),
+        ({"scores": np.zeros((2, 5), np.int64)}, "scores is not the array"),
+        ({"scores": np.zeros((2, 4))}, "more than there are scores"),
+        ({"learn": _ints(1, 1)}, "learn is not the array"),
+        ({"sampled": None}, "sampled is not the array"),
+    ],
+)
+def test_an_outcome_of_another_type_is_refused_by_name(changed, words):
+    """What reaches the signals' fits has the documented type, or it does not reach them."""
+    with pytest.raises(PlanError, match=words):
+        _outcome(**changed)
+
+
+def test_an_empty_step_is_ordinary():
+    """The drain to zero: R = 0."""
+    none = _ints()
+    assert _state(slots=none, generations=none, scheduled=none, emitting=0).requests == 0

@@ -98,10 +98,13 @@ def test_a_drafter_that_keeps_raising_is_disabled(make_engine, tiny, caplog):
             batch.scheduled[:0],
             batch.scores[:0],
         ),
+        lambda batch, room: (batch.tokens, batch.scheduled.astype(float), batch.scores),
+        lambda batch, room: (batch.tokens, batch.scheduled.tolist(), batch.scores),
+        lambda batch, room: (batch.tokens, batch.scheduled, batch.scores.double()),
     ],
 )
 def test_drafts_that_no_step_can_verify_are_not_taken(make_engine, tiny, change):
-    """Over the room, below nothing (vllm #48494), another width, another number of requests."""
+    """Over the room, below nothing (vllm #48494), another width, number of requests, or type."""
 
     class Odd(NgramDrafter):
         def propose(self, slots, room):

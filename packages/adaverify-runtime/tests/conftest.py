@@ -4,7 +4,9 @@ import os
 from importlib.metadata import EntryPoint
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
 
 from adaverify_contracts import (
     BudgetReads,
@@ -15,6 +17,7 @@ from adaverify_contracts import (
     GraphSupport,
     KernelLevel,
     KernelReport,
+    Limits,
     ModelDescriptor,
     Plan,
     PlanState,
@@ -23,9 +26,12 @@ from adaverify_contracts import (
     Requirements,
     Seen,
     SignalDescriptor,
+    StepOutcome,
     StepRecord,
+    StepState,
 )
-from adaverify_runtime import PluginSettings, load_plugins
+from adaverify_runtime import PlannerSettings, PluginSettings, Settings, assemble, load_plugins
+from adaverify_verification import CostTable, Fingerprint
 
 
 @pytest.fixture(autouse=True)
@@ -142,3 +148,90 @@ def real_plugins():
         return manager
 
     return load
+
+
+LIMITS = Limits(max_requests=4, draft_tokens=3, max_model_len=64, page_size=4)
+DRAFTER = DrafterDescriptor("echo", Seen.HISTORY, True, dict)
+TABLE = CostTable.from_points(
+    Fingerprint.from_mapping({"device": "a test"}),
+    # 8 tokens cost what 1 does; from the ninth on a step costs five times as much.
+    [
+        (tokens, requests, 16, 0.01 if tokens <= 8 else 0.05)
+        for tokens in (1, 2, 4, 8, 9, 16)
+        for requests in (1, 4)
+    ],
+)
+DRAFTER_SIGNAL = Settings(planner=PlannerSettings(signal="drafter", warmup_steps=0, online=False))
+SURE, HOPELESS = 12.0, -12.0
+
+
+@pytest.fixture
+def verifier(real_plugins):
+    """Return a maker of verifiers; every one is closed."""
+    made = []
+
+    def make(*, limits=LIMITS, plugins=None, **options):
+        options.setdefault("drafter", DRAFTER)
+        made.append(assemble(limits, device="cpu", plugins=plugins or real_plugins(), **options))
+        return made[-1]
+
+    yield make
+    for item in made:
+        item.close()
+
+
+def state_of(step, scheduled, **changes):
+    requests = len(scheduled)
+    values = {
+        "step": step,
+        "slots": np.arange(requests, dtype=np.int64),
+        "generations": np.zeros(requests, dtype=np.int64),
+        "scheduled": np.array(scheduled, dtype=np.int64),
+        "emitting": requests,
+        "kv_tokens": 8 * requests,
+    }
+    return StepState(**{**values, **changes})
+
+
+def tensors(*values):
+    return tuple(torch.tensor(value, dtype=torch.int32) for value in values)
+
+
+def table_of(limits=LIMITS, requests=None):
+    rows = limits.max_requests if requests is None else requests
+    pages = torch.arange(rows * limits.table_width, dtype=torch.int32)
+    return pages.view(rows, limits.table_width)
+
+
+def outcome_of(state, plan, staged, accepted=None, seconds=0.01):
+    admitted = staged.assignment.admitted[: state.requests].numpy().astype(np.int64)
+    accepted = admitted if accepted is None else np.minimum(accepted, admitted)
+    return StepOutcome(
+        step=state.step,
+        slots=state.slots,
+        generations=state.generations,
+        drafted=state.scheduled,
+        admitted=admitted,
+        accepted=accepted,
+        scores=np.zeros((state.requests, LIMITS.draft_tokens), dtype=np.float32),
+        learn=np.ones(state.requests, dtype=bool),
+        sampled=np.zeros(state.requests, dtype=bool),
+        emitted=int(accepted.sum()) + state.requests,
+        seconds=seconds,
+    )
+
+
+@pytest.fixture
+def kit():
+    """Limits, prices and makers of the values of a step, which fit each other."""
+    return SimpleNamespace(
+        limits=LIMITS,
+        cost=TABLE,
+        settings=DRAFTER_SIGNAL,
+        sure=SURE,
+        hopeless=HOPELESS,
+        state=state_of,
+        tensors=tensors,
+        table=table_of,
+        outcome=outcome_of,
+    )

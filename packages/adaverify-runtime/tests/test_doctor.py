@@ -101,3 +101,57 @@ def test_an_unknown_word_lists_the_table(fleet):
     """A family is not a word of the table."""
     with pytest.raises(UnknownNameError, match="sm90"):
         doctor(assume="sm12x", plugins=fleet)
+
+
+def test_an_installed_probe_that_was_not_run_is_not_called_missing(make, real_plugins):
+    """``--assume sm90`` said that no installed probe reports 'triton', beside the installed probe."""
+
+    class Tiled:
+        @hookimpl
+        def adaverify_register_decode_strategies(self):
+            needs = Requirements(("cuda",), ("sm90",), ("triton", "warp-drive"))
+            return (make.strategy("tiled", priority=20, requirements=needs),)
+
+    plugins = real_plugins(Tiled())
+    report = doctor(assume="sm90", plugins=plugins)
+    (tiled,) = [item for item in report.strategies if item.name == "tiled"]
+    triton, drive = tiled.reasons
+    assert "its probe is installed and was not run, since sm90 is only assumed" in triton
+    assert "taken as absent" in triton
+    assert "--kernel triton" in triton
+    assert "no installed probe reports 'warp-drive'" in drive
+    assert "device: sm90 is assumed; no kernel is taken as executed" in report.notes
+    stated = doctor(assume="sm90", kernels=("triton", "warp-drive"), plugins=plugins)
+    assert {item.name for item in stated.strategies if item.chosen} == {"tiled", "uniform"}
+    assert "device: sm90 is assumed; kernels taken as executed: triton, warp-drive" in stated.notes
+
+
+def _abort(facts):
+    import os
+
+    os.abort()
+
+
+def test_a_probe_that_aborts_is_an_absent_kernel_and_the_report_is_complete(make, real_plugins):
+    """A kernel library that dies of this driver ended ``doctor`` with it."""
+    from adaverify_contracts import KernelLevel, ProbeDescriptor
+
+    class Deadly:
+        @hookimpl
+        def adaverify_register_probes(self):
+            return (
+                ProbeDescriptor("deadly", ("cpu",), _abort),
+                ProbeDescriptor("nameless", ("cpu",), lambda facts: _abort(facts)),
+            )
+
+        @hookimpl
+        def adaverify_register_decode_strategies(self):
+            return (make.strategy("needy", priority=20, requirements=Requirements(kernels=("deadly",))),)
+
+    report = doctor(device="cpu", plugins=real_plugins(Deadly()))
+    for name in ("deadly", "nameless"):
+        assert report.capability.kernel(name).level is KernelLevel.ABSENT
+        assert "SIGABRT" in report.capability.kernel(name).reason
+    assert report.capability.kernel("torch-matmul").level is KernelLevel.EXECUTED
+    assert any("SIGABRT" in why for item in report.strategies for why in item.reasons)
+    assert {item.name for item in report.strategies if item.chosen} == {"reference", "uniform"}

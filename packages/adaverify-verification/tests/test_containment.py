@@ -51,9 +51,29 @@ def test_a_policy_that_raises_verifies_everything(build, method):
     expect_everything(build, "policy-raised", "RuntimeError: not today", policy=policy_of(**{method: fail}))
 
 
-@pytest.mark.parametrize("answer", [-1, 29, 10**9, None, NAN, 2.5, "3", [1], np.array([1, 2])])
+class Liar:
+    """Claims to be an index and fails as one."""
+
+    def __repr__(self):
+        return "liar"
+
+    def __index__(self):
+        raise ValueError("no index")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *(-1, 29, 10**9, 10**30, None, NAN, 2.5, 3.0, "3", [1], np.array([1, 2])),
+        *(True, False, np.True_, np.array(3), np.float64(3), torch.tensor(3), torch.tensor(True), Liar()),
+    ],
+    ids=repr,
+)
 def test_a_choice_that_is_no_candidate_verifies_everything(build, answer):
-    """One past the end, one before the start (Python would count from the back), NaN, another type."""
+    """One past the end, one before the start (Python would count from the back), NaN, another type.
+
+    True is 1 to an index, and a tensor would have to be waited for.
+    """
     expect_everything(build, "policy-nonsense", "of 29 candidates", policy=policy_of(choose=lambda _: answer))
 
 

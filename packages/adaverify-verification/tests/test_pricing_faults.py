@@ -140,12 +140,12 @@ def test_the_budget_belongs_to_the_batch(build):
 
 
 def test_absurd_states_still_give_a_plan_within_bounds(build):
-    """Nothing emits, more emits than decodes, a context beyond every level, ragged drafts."""
+    """Nothing emits, a prefill for every other token, a context beyond every level, ragged drafts."""
     manager = build.manager(build.table(lambda n: 1 + n, (1, 16), 64), tiers=(8, 16))
     for step, more in enumerate(
         [
             {"emitting": 0},
-            {"emitting": 10**6},
+            {"emitting": 104, "other_tokens": 100},
             {"kv_tokens": 10**12},
             {"other_tokens": 10**6},
             {"scheduled": np.array([7, 0, 3, 1])},

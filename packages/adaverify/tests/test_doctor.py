@@ -65,7 +65,11 @@ def test_another_device_can_be_assumed(tiny, invoke, word):
     assert report["capability"]["architecture"] == word
     assert report["capability"]["assumed"]
     assert {item["name"] for item in report["strategies"] if item["chosen"]} == {"reference", "uniform"}
-    assert invoke("doctor", "--assume", word).exit_code == 0
+    shown = invoke("doctor", "--assume", word)
+    assert shown.exit_code == 0
+    # Nothing was proven by assuming it.
+    assert "can be assembled here" not in shown.stdout
+    assert f"assumed, {word}, mode adaptive would run" in " ".join(shown.stdout.split())
 
 
 def test_kernels_can_be_assumed_with_the_device(tiny, invoke):

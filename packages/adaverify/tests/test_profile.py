@@ -64,7 +64,8 @@ def test_a_named_file_is_written_and_the_settings_file_is_not(tiny, invoke, tmp_
         (("--plot", "no/folder/curve.png"), "--plot cannot be written"),
         (("--table", "no/folder/table.json"), "--table cannot be written"),
         (("--device", "abacus"), "there is no device 'abacus' here"),
-        (("--concurrency", 10**9), "do not fit the memory"),
+        (("--concurrency", 10**8), "do not fit the memory"),
+        (("--concurrency", 10**9), "does not fit int32 boundaries"),
     ],
 )
 def test_what_cannot_succeed_is_refused_before_measuring(tiny, invoke, arguments, word, tmp_path):

@@ -10,12 +10,16 @@ from adaverify_contracts import Capability, KernelLevel, KernelReport, UnknownNa
 _GIB = 1024**3
 
 
-def assume(word: str, kernels: Iterable[str | KernelReport] = ()) -> Capability:
+def assume(
+    word: str, kernels: Iterable[str | KernelReport] = (), *, probed: Iterable[str] = ()
+) -> Capability:
     """Return the capability of a typical device of one architecture, without touching any device.
 
     Args:
         word: a word of the architecture table: ``sm90``, ``sm100``, ``gfx942``, ``cpu`` and so on.
         kernels: kernel names to take as executed, or whole reports.
+        probed: names that installed probes report. Those that ``kernels`` does not state are reported as
+            absent, since their probes are not run for a device that is not there.
 
     Raises:
         UnknownNameError: the table does not list the word; the error lists what it does.
@@ -24,6 +28,9 @@ def assume(word: str, kernels: Iterable[str | KernelReport] = ()) -> Capability:
     row = ARCHITECTURES.get(word)
     if row is None:
         raise UnknownNameError("architecture", word, tuple(sorted(ARCHITECTURES)))
+    stated = tuple(_report(kernel) for kernel in kernels)
+    known = {report.name for report in stated}
+    unrun = tuple(_not_run(name, word) for name in probed if name not in known)
     return Capability(
         device_type=row.device_type,
         architecture=row.word,
@@ -31,7 +38,7 @@ def assume(word: str, kernels: Iterable[str | KernelReport] = ()) -> Capability:
         compute_capability=row.compute_capability,
         processors=row.processors,
         memory_bytes=64 * _GIB,
-        kernels=tuple(_report(kernel) for kernel in kernels),
+        kernels=(*stated, *unrun),
         assumed=True,
     )
 
@@ -40,3 +47,11 @@ def _report(kernel: str | KernelReport) -> KernelReport:
     if isinstance(kernel, KernelReport):
         return kernel
     return KernelReport(kernel, "", KernelLevel.EXECUTED, "assumed to be executed; nothing ran")
+
+
+def _not_run(kernel: str, word: str) -> KernelReport:
+    reason = (
+        f"its probe is installed and was not run, since {word} is only assumed; taken as absent: "
+        f"state it as executed with --kernel {kernel}"
+    )
+    return KernelReport(kernel, "", KernelLevel.ABSENT, reason)

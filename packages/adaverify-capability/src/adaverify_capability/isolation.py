@@ -88,7 +88,7 @@ def run_isolated(
     with tempfile.TemporaryDirectory(prefix="adaverify-") as folder:
         path = Path(folder) / "report.json"
         request = {"module": module, "code": code, "path": sys.path, "report": str(path)}
-        ended, stderr = _run_child(_command(bind_now), json.dumps(request), timeout_s)
+        ended, stderr = run_child(_command(bind_now), json.dumps(request), timeout_s)
         report = _load(path)
     return _result(module, report, ended, stderr, time.monotonic() - started)
 
@@ -99,7 +99,7 @@ def _command(bind_now: bool) -> list[str]:
     return [*prefix, sys.executable, "-c", _CHILD]
 
 
-def _run_child(command: list[str], request: str, timeout_s: float) -> tuple[str, str]:
+def run_child(command: list[str], request: str, timeout_s: float) -> tuple[str, str]:
     """Return how the child ended in words (empty when normally) and its standard error."""
     try:
         done = subprocess.run(
@@ -110,10 +110,16 @@ def _run_child(command: list[str], request: str, timeout_s: float) -> tuple[str,
     except OSError as error:
         return f"could not be started ({type(error).__name__}: {error})", ""
     if done.returncode < 0:
-        return f"died of {_signal_name(-done.returncode)}", done.stderr
+        return f"died of {signal_name(-done.returncode)}", done.stderr
     if done.returncode > 0:
         return f"exited with status {done.returncode}", done.stderr
     return "", done.stderr
+
+
+def end_of(ended: str, doing: str, stderr: str) -> str:
+    """Return in words how a child ended, at what, and the end of what it said."""
+    tail = " ".join(stderr.split())[-_STDERR_CHARACTERS:]
+    return f"the child process {ended} while {doing}" + (f": {tail}" if tail else "")
 
 
 def _text(raw: object) -> str:
@@ -121,7 +127,8 @@ def _text(raw: object) -> str:
     return raw.decode(errors="replace") if isinstance(raw, bytes) else str(raw or "")
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
+    """Return what a signal is called, such as ``SIGABRT``."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -139,15 +146,14 @@ def _load(path: Path) -> dict[str, Any]:
 def _result(module: str, report: dict[str, Any], ended: str, stderr: str, seconds: float) -> IsolatedResult:
     stage = str(report.get("stage", "import"))
     doing = {"import": f"importing {module}", "run": f"running the probe of {module}"}.get(stage, "ending")
-    tail = " ".join(stderr.split())[-_STDERR_CHARACTERS:]
     if report.get("error"):
         reason = f"{report['error']} while {doing}"
     elif ended:
-        reason = f"the child process {ended} while {doing}" + (f": {tail}" if tail else "")
+        reason = end_of(ended, doing, stderr)
     elif stage == "done":
         reason = f"{module} imported and its probe finished"
     else:
-        reason = f"the child process left no result while {doing}" + (f": {tail}" if tail else "")
+        reason = end_of("left no result", doing, stderr)
     return IsolatedResult(
         stage=stage,
         ok=stage == "done" and not ended,

@@ -37,6 +37,7 @@ def probe(
     override: str | None = None,
     facts: FactsProvider = device_facts,
     refresh: bool = False,
+    isolated: bool = False,
 ) -> Capability:
     """Return what a device can do, executing each probe at most once per process.
 
@@ -48,6 +49,8 @@ def probe(
             ``assumed``.
         facts: where the device facts come from; tests inject their own.
         refresh: True probes again and replaces the cached result.
+        isolated: True runs the probes in a child process, so that one that kills its process is reported as
+            absent with the signal as the reason. Takes about 3 s more, the import of torch.
 
     Raises:
         CapabilityError: the device cannot be read and no override was given.
@@ -59,13 +62,17 @@ def probe(
     asked = tuple(probes)
     _require_unique(asked)
     name = str(device)
-    key = (name, override, facts, tuple((item.name, id(item.probe)) for item in asked))
+    key = (name, override, facts, isolated, tuple((item.name, id(item.probe)) for item in asked))
     with _lock:
         if not refresh and key in _cache:
             return _cache[key][1]
         found, runnable = _read(name, override, facts)
-        if runnable:
-            with _current_device(name, found):
+        if runnable and isolated:
+            from adaverify_capability.probe_process import run_probes_isolated
+
+            reports = run_probes_isolated(asked, found, name)
+        elif runnable:
+            with current_device(name, found):
                 reports = tuple(run_probe(item, found) for item in asked)
         else:
             reports = tuple(_not_run(item, found) for item in asked)
@@ -79,12 +86,9 @@ def run_probe(descriptor: ProbeDescriptor, facts: Capability) -> KernelReport:
 
     The cheap conditions come first: device type, architecture, then the imports in a child process.
     """
-    if descriptor.device_types and facts.device_type not in descriptor.device_types:
-        types = " or ".join(descriptor.device_types)
-        return _absent(descriptor, f"runs on {types} only, this device is {facts.device_type}")
-    if descriptor.architectures and facts.architecture not in descriptor.architectures:
-        words = " or ".join(descriptor.architectures)
-        return _absent(descriptor, f"runs on {words} only, this device is {facts.architecture}")
+    without = excluded(descriptor, facts)
+    if without is not None:
+        return without
     for module in descriptor.isolated_imports:
         alone = run_isolated(module)
         if not alone.ok:
@@ -99,6 +103,17 @@ def run_probe(descriptor: ProbeDescriptor, facts: Capability) -> KernelReport:
     if report.name != descriptor.name:
         return _absent(descriptor, f"the probe reported {report.name!r} under another name")
     return report
+
+
+def excluded(descriptor: ProbeDescriptor, facts: Capability) -> KernelReport | None:
+    """Return an ``ABSENT`` report where the probe is not meant for this device, else None."""
+    if descriptor.device_types and facts.device_type not in descriptor.device_types:
+        types = " or ".join(descriptor.device_types)
+        return _absent(descriptor, f"runs on {types} only, this device is {facts.device_type}")
+    if descriptor.architectures and facts.architecture not in descriptor.architectures:
+        words = " or ".join(descriptor.architectures)
+        return _absent(descriptor, f"runs on {words} only, this device is {facts.architecture}")
+    return None
 
 
 def reason_of(error: BaseException) -> str:
@@ -140,7 +155,8 @@ def _require_unique(probes: tuple[ProbeDescriptor, ...]) -> None:
         )
 
 
-def _current_device(device: str, facts: Capability) -> AbstractContextManager[object]:
+def current_device(device: str, facts: Capability) -> AbstractContextManager[object]:
+    """Return a context in which a numbered accelerator is torch's current device."""
     if facts.device_type == "cpu" or ":" not in device:
         return nullcontext()
     import torch

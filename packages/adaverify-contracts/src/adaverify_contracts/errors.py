@@ -149,6 +149,10 @@ class PlanError(AdaverifyError):
     """A step state or plan is inconsistent and cannot be executed."""
 
 
+class ClosedError(AdaverifyError):
+    """Something was used after it had been closed."""
+
+
 class LosslessError(AdaverifyError):
     """A signal and a policy together could change the output distribution."""
 

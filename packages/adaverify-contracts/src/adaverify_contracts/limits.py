@@ -64,6 +64,13 @@ class Limits:
                 allowed="at most 2**31 - 1",
                 remedy="lower max_model_len",
             )
+        if self.max_tokens > 2**31 - 1:
+            raise LimitsError(
+                "Limits.max_requests x (draft_tokens + 1) does not fit int32 boundaries",
+                arrived=self.max_tokens,
+                allowed="at most 2**31 - 1 query tokens in one step",
+                remedy="lower max_requests to the largest batch that is really decoded",
+            )
 
     @property
     def max_query_len(self) -> int:

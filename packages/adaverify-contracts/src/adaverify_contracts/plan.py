@@ -6,8 +6,10 @@ Arrays are NumPy and live on the host; nothing here touches a device.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
+from adaverify_contracts import _host
 from adaverify_contracts.enums import PlanState
 from adaverify_contracts.errors import PlanError
 
@@ -15,15 +17,12 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-def _same_length(owner: str, arrays: dict[str, Any]) -> None:
-    sizes = {name: len(array) for name, array in arrays.items()}
-    if len(set(sizes.values())) > 1:
-        raise PlanError(
-            f"{owner} arrays disagree about the number of requests",
-            arrived=sizes,
-            allowed="one entry a request in each",
-            remedy="build them from one list of requests",
-        )
+_COUNTS = ("slots", "generations", "drafted", "admitted", "accepted")
+
+
+def _is_duration(seconds: object) -> bool:
+    real = isinstance(seconds, Real) and not isinstance(seconds, bool)
+    return real and 0 <= seconds < float("inf")  # type: ignore[operator]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ class Snapshot:
     confidences: np.ndarray
 
     def __post_init__(self) -> None:
-        _same_length(
+        _host.same_length(
             "Snapshot",
             {"slots": self.slots, "generations": self.generations, "confidences": self.confidences},
         )
@@ -55,10 +54,11 @@ class StepState:
 
     Attributes:
         step: step number, rising by one.
-        slots: int64 [R], slots of the decode requests in batch order.
+        slots: int64 [R], slots of the decode requests in batch order, each once.
         generations: int64 [R], their generations.
         scheduled: int64 [R], draft tokens actually scheduled for each, 0 .. K.
-        emitting: requests that will emit a token: the decode requests and prefills that finish here.
+        emitting: requests that will emit a token: the decode requests and prefills that finish here; at most
+            R + other_tokens.
         other_tokens: query tokens of co-scheduled prefill chunks; they cost and do not gain.
         kv_tokens: sum of the decode requests' KV lengths, for the context axis.
         sampled: True when any decode request is sampled and not greedy.
@@ -76,18 +76,22 @@ class StepState:
     chunk_limit: int | None = None
 
     def __post_init__(self) -> None:
-        _same_length(
+        for name in ("slots", "generations", "scheduled"):
+            _host.array("StepState", name, getattr(self, name), "i")
+        _host.same_length(
             "StepState", {"slots": self.slots, "generations": self.generations, "scheduled": self.scheduled}
         )
         for name in ("step", "emitting", "other_tokens", "kv_tokens"):
-            value = getattr(self, name)
-            if not 0 <= value < float("inf"):
-                raise PlanError(
-                    f"StepState.{name} is no count",
-                    arrived=value,
-                    allowed=">= 0",
-                    remedy="count from the batch",
-                )
+            _host.count("StepState", name, getattr(self, name))
+        _host.slots("StepState", self.slots)
+        if self.emitting > self.certain_tokens:
+            raise PlanError(
+                "StepState.emitting is more than can emit",
+                arrived=self.emitting,
+                allowed=f"0 .. {self.certain_tokens}: each decode request once, a finishing prefill for a "
+                "token of its own",
+                remedy="count the decode requests and the prefills that finish in this step",
+            )
         if len(self.scheduled) and int(self.scheduled.min()) < 0:
             raise PlanError(
                 "StepState.scheduled holds a negative draft count",
@@ -95,7 +99,7 @@ class StepState:
                 allowed="0 .. K for each request",
                 remedy="count scheduled drafts from the K in force, never from the configured one",
             )
-        if self.chunk_limit is not None and self.chunk_limit < 1:
+        if self.chunk_limit is not None and not (_host.is_int(self.chunk_limit) and self.chunk_limit >= 1):
             raise PlanError(
                 "StepState.chunk_limit is out of range",
                 arrived=self.chunk_limit,
@@ -199,7 +203,7 @@ class StepOutcome:
         learn: bool [R]; False keeps a request out of calibration (target-only transforms, user's wish).
         sampled: bool [R]; the request's regime.
         emitted: tokens emitted by the whole step, prefills included.
-        seconds: wall time of the step, None when it was not measured.
+        seconds: wall time of the step, finite and >= 0, None when it was not measured.
     """
 
     step: int
@@ -215,8 +219,30 @@ class StepOutcome:
     seconds: float | None
 
     def __post_init__(self) -> None:
-        names = ("slots", "generations", "drafted", "admitted", "accepted", "scores", "learn", "sampled")
-        _same_length("StepOutcome", {name: getattr(self, name) for name in names})
+        for kind, names in (("i", _COUNTS), ("b", ("learn", "sampled"))):
+            for name in names:
+                _host.array("StepOutcome", name, getattr(self, name), kind)
+        _host.array("StepOutcome", "scores", self.scores, "f", dims=2)
+        _host.same_length(
+            "StepOutcome", {name: getattr(self, name) for name in (*_COUNTS, "scores", "learn", "sampled")}
+        )
+        _host.count("StepOutcome", "step", self.step)
+        _host.count("StepOutcome", "emitted", self.emitted)
+        _host.slots("StepOutcome", self.slots)
+        if self.seconds is not None and not _is_duration(self.seconds):
+            raise PlanError(
+                "StepOutcome.seconds is no duration",
+                arrived=self.seconds,
+                allowed="a finite number >= 0, or None",
+                remedy="measure with a monotonic clock, or pass None for a step that was not measured",
+            )
+        if len(self.drafted) and int(self.drafted.max()) > self.scores.shape[1]:
+            raise PlanError(
+                "StepOutcome.drafted is more than there are scores",
+                arrived=int(self.drafted.max()),
+                allowed=f"0 .. {self.scores.shape[1]}, the columns of scores",
+                remedy="report the scores of the drafts that this step scheduled",
+            )
         for low, high in (("accepted", "admitted"), ("admitted", "drafted")):
             if (getattr(self, low) > getattr(self, high)).any() or (getattr(self, low) < 0).any():
                 raise PlanError(

@@ -136,6 +136,16 @@ class DraftSource:
                 allowed=str(shape),
                 remedy="draft one width K for all requests and mask with -1",
             )
+        scheduled, scores = batch.scheduled, batch.scores
+        # What ``publish`` and ``plan`` would refuse: there it would cost the step and not its drafts.
+        whole = isinstance(scheduled, np.ndarray) and scheduled.dtype.kind == "i" and scheduled.ndim == 1
+        if not whole or scores.dtype != torch.float32:
+            raise EngineError(
+                "the drafter returned counts or scores of another type",
+                arrived={"scheduled": str(getattr(scheduled, "dtype", None)), "scores": str(scores.dtype)},
+                allowed="scheduled int64 in NumPy, scores torch.float32",
+                remedy="build the DraftBatch as its docstring says",
+            )
         if (batch.scheduled > room).any() or (batch.scheduled < 0).any():
             raise EngineError(
                 "the drafter returned more tokens than there was room for, or less than none",

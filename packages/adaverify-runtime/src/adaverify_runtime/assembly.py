@@ -25,6 +25,7 @@ from adaverify_contracts import (
     SettingsError,
 )
 from adaverify_graphs import GraphMode, resolve_mode
+from adaverify_runtime.allocation import allocating, require_memory, table_bytes
 from adaverify_runtime.backends import BackendSelection, select_backend
 from adaverify_runtime.capture import AssignLive, GraphedSteps
 from adaverify_runtime.loading import load_plugins
@@ -83,8 +84,11 @@ def prepare(
     settings: Settings | None,
     plugins: PluginManager | None,
     capability: Capability | None,
+    isolated: bool = False,
 ) -> Ground:
     """Read settings, load plugins and probe the device, as far as they are not given.
+
+    ``isolated`` probes in a child process, for callers that must survive whatever a probe does.
 
     Raises:
         SettingsError, PluginError, CapabilityError: as ``read_settings``, ``load_plugins`` and ``probe`` do.
@@ -97,7 +101,7 @@ def prepare(
     where = resolve_device(settings.device.name if device is None else device)
     if capability is None:
         probes = [entry.descriptor for entry in plugins.probes()]
-        capability = probe(where, probes, override=settings.device.override)
+        capability = probe(where, probes, override=settings.device.override, isolated=isolated)
     plugins.check_requirements(capability)
     return Ground(settings, plugins, where, capability, mode)
 
@@ -153,6 +157,7 @@ def assemble(
         NoStrategyError: no decode strategy fits, or the named one does not; carries all reasons.
         CostTableError: the row-cost file cannot be read, or was measured on another setup.
         LosslessError: signal, policy and drafter are unsafe together and the setting is ``refuse``.
+        LimitsError: the buffers do not fit the device; names them and their bytes.
     """
     ground = prepare(device=device, mode=mode, settings=settings, plugins=plugins, capability=capability)
     settings, named = ground.settings, strategy or ground.settings.device.strategy
@@ -166,13 +171,16 @@ def assemble(
         use_graphs=ground.wants_ragged_graphs(backends),
     )
     level = _graph_mode(ground, backends, selection)
-    inputs = StaticInputs(limits, ground.device)
+    require_memory(limits, ground.capability)
+    with allocating("the static block table", table_bytes(limits)):
+        inputs = StaticInputs(limits, ground.device)
     ragged = _allocate(selection.ragged, limits, ground)
     uniform = _allocate(selection.uniform, limits, ground)
     choice = choose_alternatives(selection, _row_costs(row_costs, ground, limits))
     made = (_allocate(item, limits, ground) for item in choice.alternatives)
     others = tuple(builder for builder in made if builder is not None)
-    manager, notes = _manager(ground, limits, drafter, cost_table)
+    with allocating("the buffers of signal, relay and assignment"):
+        manager, notes = _manager(ground, limits, drafter, cost_table)
     graphs = _graphs(
         ground, limits, backends, level, (ragged, uniform, *others), inputs, manager, choice.rows
     )
@@ -295,9 +303,13 @@ def _allocate(
 ) -> DecodeRowBuilder | None:
     if descriptor is None:
         return None
+    rows = f"the row buffers of strategy {descriptor.name}"
     try:
-        return descriptor.allocate(limits, ground.device, ground.capability)
+        with allocating(rows):
+            return descriptor.allocate(limits, ground.device, ground.capability)
     except LimitsError as error:
+        if isinstance(error.__cause__, MemoryError | RuntimeError):
+            raise
         # A strategy that learns only now that it cannot serve is no reason to take another in silence.
         problem = f"decode strategy {descriptor.name!r} was chosen and refused these limits"
         remedy = "change the limits, or name another strategy"

@@ -7,14 +7,15 @@ from collections.abc import Iterable
 import torch
 
 from adaverify_capability import assume as assume_capability
-from adaverify_contracts import AdaverifyError, Capability, KernelReport, Limits
+from adaverify_contracts import AdaverifyError, Capability, KernelLevel, KernelReport, Limits
 from adaverify_runtime.assembly import Ground, build_report, prepare
 from adaverify_runtime.backends import BackendSelection, select_backend
+from adaverify_runtime.loading import load_plugins
 from adaverify_runtime.plugins import D, PluginManager, Registered, pick
 from adaverify_runtime.report import StartupReport
 from adaverify_runtime.row_alternatives import choose_alternatives, load_for
 from adaverify_runtime.selection import Selection, review_strategies, select_strategies
-from adaverify_runtime.settings import Settings
+from adaverify_runtime.settings import Settings, read_settings
 
 
 def doctor(
@@ -27,6 +28,8 @@ def doctor(
     limits: Limits | None = None,
 ) -> StartupReport:
     """Return the start-up report; whatever keeps a verifier from being assembled is in its ``problems``.
+
+    Probes run in a child process: one that kills it is an absent kernel with the signal as its reason.
 
     Args:
         settings: all settings; read from the environment when None.
@@ -44,8 +47,13 @@ def doctor(
     """
     capability: Capability | None = None
     if assume is not None:
-        capability, device = assume_capability(assume, kernels), device or "cpu"
-    ground = prepare(device=device, mode=None, settings=settings, plugins=plugins, capability=capability)
+        settings = settings or read_settings()
+        plugins = plugins or load_plugins(settings)
+        probed = [entry.descriptor.name for entry in plugins.probes()]
+        capability, device = assume_capability(assume, kernels, probed=probed), device or "cpu"
+    ground = prepare(
+        device=device, mode=None, settings=settings, plugins=plugins, capability=capability, isolated=True
+    )
     problems: list[str] = []
     backends = _backends(ground, problems)
     selection = _strategies(ground, limits, backends, problems)
@@ -53,6 +61,8 @@ def doctor(
     _require(ground.plugins.signals(), "signal", chosen.signal, problems)
     _require(ground.plugins.policies(), "policy", chosen.policy, problems)
     notes = (*selection.notes, *_rows(ground, selection, limits, problems))
+    if ground.capability.assumed:
+        notes = (_assumed(ground.capability), *notes)
     return build_report(ground, selection, backends, notes=notes, problems=tuple(problems))
 
 
@@ -66,6 +76,12 @@ def _rows(
         problems.append(str(error))
         return ()
     return choose_alternatives(selection, table).notes
+
+
+def _assumed(capability: Capability) -> str:
+    taken = [item.name for item in capability.kernels if item.level is KernelLevel.EXECUTED]
+    kernels = f"kernels taken as executed: {', '.join(taken)}" if taken else "no kernel is taken as executed"
+    return f"device: {capability.architecture} is assumed; {kernels}"
 
 
 def _require(entries: tuple[Registered[D], ...], kind: str, name: str, problems: list[str]) -> None:

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from adaverify_contracts import DecodeRows, LayoutError, Limits, Plan, PlanError
+from adaverify_contracts import DecodeRows, LayoutError, Limits, Plan
+from adaverify_runtime.input_checks import (
+    is_int,
+    require_drafts,
+    require_pages,
+    require_per_request,
+    require_room,
+    require_table,
+)
 from adaverify_verification import Assignment
 
 PerRequest = torch.Tensor | np.ndarray
@@ -57,9 +65,10 @@ class StaticInputs:
         self._limits = limits
         self._device = device
         requests, width = limits.max_requests, limits.table_width
+        # The largest first: what cannot be allocated fails before anything is written.
+        self.block_table = torch.zeros((requests, width), dtype=torch.int32, device=device)
         self.scheduled = torch.full((requests,), -1, dtype=torch.int32, device=device)
         self.kv_lens = torch.zeros(requests, dtype=torch.int32, device=device)
-        self.block_table = torch.zeros((requests, width), dtype=torch.int32, device=device)
         self.scores = torch.zeros((requests, limits.draft_tokens), dtype=torch.float32, device=device)
         self.slots = torch.zeros(requests, dtype=torch.int64, device=device)
         # Padding until the first command, so that a capture runs over nothing but inert rows.
@@ -97,18 +106,32 @@ class StaticInputs:
         self._command.copy_(torch.from_numpy(host), non_blocking=True)
 
     def load(
-        self, plan: Plan, scheduled: PerRequest, kv_lens: PerRequest, padded_requests: int
+        self,
+        plan: Plan,
+        scheduled: PerRequest,
+        kv_lens: PerRequest,
+        block_table: torch.Tensor,
+        padded_requests: int,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Copy a step's per-request inputs and write the padding; return views [padded_requests].
 
-        Copies are enqueued, not waited for, when the sources are pinned or on the device.
+        Everything that can be checked is checked before anything is written, the block table included; values
+        only where they are on the host. Copies are enqueued, not waited for, when the sources are pinned or
+        on the device.
 
         Raises:
-            LayoutError: a length does not fit the plan or the limits.
+            LayoutError: an input has another type, dtype, shape or device, a length does not fit the plan or
+                the limits, or a host table has no page where the step reads one.
             PlanError: ``scheduled`` is on the host and holds fewer drafts than the plan verifies.
         """
-        requests = plan.requests
-        if not (len(scheduled) == len(kv_lens) == requests <= padded_requests <= self._limits.max_requests):
+        requests, device = plan.requests, self.block_table.device
+        require_per_request("scheduled", scheduled, device)
+        require_per_request("kv_lens", kv_lens, device)
+        fits = len(scheduled) == len(kv_lens) == requests
+        # A float would be cut by the slices below, and a bool is one request.
+        if not is_int(padded_requests) or not (
+            fits and requests <= padded_requests <= self._limits.max_requests
+        ):
             problem = "the staged step does not fit the plan or the limits"
             arrived = {
                 "scheduled": len(scheduled),
@@ -121,10 +144,10 @@ class StaticInputs:
             )
             remedy = "pass the requests of the plan, in its order"
             raise LayoutError(problem, arrived=arrived, allowed=allowed, remedy=remedy)
-        self._require_int32("scheduled", scheduled)
-        self._require_int32("kv_lens", kv_lens)
-        self._require_drafts(plan, scheduled)
-        self._require_room(kv_lens)
+        require_drafts(plan, scheduled, self._limits)
+        require_room(kv_lens, self._limits)
+        require_table(block_table, requests, self._limits, device)
+        require_pages(block_table, scheduled, kv_lens, self._limits)
         for target, source, padding in ((self.scheduled, scheduled, -1), (self.kv_lens, kv_lens, 0)):
             tensor = torch.from_numpy(source) if isinstance(source, np.ndarray) else source
             target[:requests].copy_(tensor, non_blocking=True)
@@ -135,10 +158,7 @@ class StaticInputs:
         """Return int32 [padded_requests, W]: the caller's table where it is, else a copy of its rows.
 
         A table on the run device with a row for each padded request is read in place. A shorter one is copied
-        into the static table.
-
-        Raises:
-            LayoutError: it has fewer rows than there are requests, or another width than the static table.
+        into the static table. ``load`` has checked it.
         """
         in_place = block_table.dtype == torch.int32 and block_table.device == self.block_table.device
         if in_place and len(block_table) >= padded_requests:
@@ -149,50 +169,11 @@ class StaticInputs:
         """Copy the rows of real requests into the static table and return it whole.
 
         Raises:
-            LayoutError: it has fewer rows than there are requests, or another width than the static table.
+            LayoutError: another type, dtype or width, or fewer rows than there are requests.
         """
-        width = self._limits.table_width
-        if len(block_table) < requests or block_table.shape[1] != width:
-            problem = "the block table does not fit the static one"
-            allowed = f"at least {requests} rows of {width} page ids"
-            remedy = "keep one table of Limits.table_width columns for the life of the engine"
-            raise LayoutError(problem, arrived=tuple(block_table.shape), allowed=allowed, remedy=remedy)
+        require_table(block_table, requests, self._limits, self.block_table.device)
         self.block_table[:requests].copy_(block_table[:requests], non_blocking=True)
         return self.block_table
-
-    @staticmethod
-    def _require_int32(name: str, values: PerRequest) -> None:
-        if str(values.dtype) not in ("int32", "torch.int32"):
-            raise LayoutError(
-                f"{name} has the wrong dtype",
-                arrived=str(values.dtype),
-                allowed="int32",
-                remedy="cast where the numbers are made: a cast here would wrap large ones in silence",
-            )
-
-    def _require_room(self, kv_lens: PerRequest) -> None:
-        # As below, host values only.
-        host = isinstance(kv_lens, np.ndarray) or kv_lens.device.type == "cpu"
-        if not host or not len(kv_lens):
-            return
-        shortest, longest = int(kv_lens.min()), int(kv_lens.max())
-        if shortest < 0 or longest >= self._limits.max_kv_len:
-            raise LayoutError(
-                "a KV length before the step is out of range",
-                arrived={"shortest": shortest, "longest": longest},
-                allowed=f"0 .. {self._limits.max_kv_len - 1}: the step's own tokens must fit the block table",
-                remedy="end requests at max_model_len, or assemble with a larger one",
-            )
-
-    def _require_drafts(self, plan: Plan, scheduled: PerRequest) -> None:
-        # Only host values are looked at: a device value would have to be waited for.
-        if isinstance(scheduled, np.ndarray) or scheduled.device.type == "cpu":
-            total = int(scheduled.sum())
-            if total < plan.budget:
-                problem = f"step {plan.step} schedules fewer drafts than its plan verifies"
-                allowed = f"at least {plan.budget} scheduled drafts"
-                remedy = "stage the schedule that was planned"
-                raise PlanError(problem, arrived=total, allowed=allowed, remedy=remedy)
 
 
 def longest_context(kv_lens: PerRequest, plan: Plan, limits: Limits) -> int | None:
@@ -203,7 +184,10 @@ def longest_context(kv_lens: PerRequest, plan: Plan, limits: Limits) -> int | No
         plan: the step's plan; nobody has more query tokens than its budget and the certain one.
         limits: sizes.
     """
-    if not (isinstance(kv_lens, np.ndarray) or kv_lens.device.type == "cpu") or not len(kv_lens):
+    host = isinstance(kv_lens, np.ndarray) or (
+        isinstance(kv_lens, torch.Tensor) and kv_lens.device.type == "cpu"
+    )
+    if not host or not len(kv_lens):
         return None
     own = min(plan.budget, limits.draft_tokens) + 1
     return min(int(kv_lens.max()) + own, limits.max_kv_len)

@@ -12,10 +12,12 @@ import torch
 
 from adaverify_contracts import (
     Capability,
+    ClosedError,
     DecodeBatch,
     DecodeRowBuilder,
     GraphError,
     GraphKey,
+    LayoutError,
     Limits,
     Plan,
     StepOutcome,
@@ -25,6 +27,7 @@ from adaverify_contracts import (
 from adaverify_graphs import CaptureReport, Progress
 from adaverify_runtime.capture import GraphedSteps, Prologue, Step
 from adaverify_runtime.decision import Decision, decide_strategy
+from adaverify_runtime.input_checks import is_int, require_plan
 from adaverify_runtime.observers import DisabledObserver, ObserverQueue
 from adaverify_runtime.plugins import Observer
 from adaverify_runtime.report import StartupReport
@@ -70,11 +73,13 @@ class Verifier:
     """Sizes, assigns and stages decode steps, and learns from them. Made by ``assemble``.
 
     ``publish``, ``plan``, ``stage`` and ``replay`` are the decode path: they call no hook, wait for no device
-    value and read no environment. ``observe`` and ``drain`` are off it. One thread at a time.
+    value and read no environment. ``observe`` and ``drain`` are off it. One thread at a time. After ``close``
+    they raise ``ClosedError``, and so does ``capture``.
     """
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
+        self._closed = False
         self._staged: OrderedDict[int, str] = OrderedDict()
         builders = (parts.ragged, parts.uniform, *parts.alternatives)
         self._builders = {item.strategy: item for item in builders if item is not None}
@@ -148,6 +153,7 @@ class Verifier:
         Raises:
             LayoutError: the shapes do not fit the limits.
         """
+        self._require_open()
         self.manager.publish(step, slots, generations, scores)
 
     def plan(self, state: StepState) -> Plan:
@@ -156,6 +162,7 @@ class Verifier:
         Raises:
             PlanError: the state does not fit the limits.
         """
+        self._require_open()
         return self.manager.plan(state)
 
     def decide(self, plan: Plan, context: int | None = None, padded_tokens: int | None = None) -> Decision:
@@ -202,13 +209,16 @@ class Verifier:
             LayoutError: the tensors do not fit the plan or the limits.
             NoStrategyError: query lengths differ and no strategy reads them from the device.
         """
+        self._require_open()
+        require_plan(plan)
         parts, requests = self._parts, plan.requests
         padded_requests = requests if padded_requests is None else padded_requests
         tokens = requests + plan.budget
         padded_tokens = tokens if padded_tokens is None else padded_tokens
+        self._require_tokens(padded_tokens, tokens)
         context = None if parts.rows is None else longest_context(kv_lens, plan, parts.limits)
         decision = self.decide(plan, context, padded_tokens)
-        views = parts.inputs.load(plan, scheduled, kv_lens, padded_requests)
+        views = parts.inputs.load(plan, scheduled, kv_lens, block_table, padded_requests)
         assignment = self.manager.assign(plan, *views, padded_tokens)
         length = decision.uniform_query_len
         batch = DecodeBatch(
@@ -251,6 +261,7 @@ class Verifier:
         Returns:
             The report, or None when the graph backend does not capture; the start-up report says why.
         """
+        self._require_open()
         graphs = self._parts.graphs
         if graphs is None:
             return None
@@ -268,11 +279,13 @@ class Verifier:
         Raises:
             LayoutError: the tensors do not fit the plan or the limits.
         """
+        self._require_open()
+        require_plan(plan)
         parts = self._parts
         key = None if parts.graphs is None else parts.graphs.match(plan)
         if key is None or parts.graphs is None:
             return None
-        views = parts.inputs.load(plan, scheduled, kv_lens, key.requests)
+        views = parts.inputs.load(plan, scheduled, kv_lens, block_table, key.requests)
         parts.inputs.copy_table(block_table, plan.requests)
         assignment = self.manager.assign(plan, *views, key.tokens)
         result = parts.graphs.cache.replay(key)
@@ -293,6 +306,7 @@ class Verifier:
         Raises:
             GraphError: no whole step was captured: ``capture`` had no prologue.
         """
+        self._require_open()
         parts = self._parts
         if parts.graphs is None or not parts.graphs.whole:
             raise GraphError(
@@ -308,7 +322,8 @@ class Verifier:
         parts.inputs.command(plan.budget, entry, state.slots)
         result = parts.graphs.cache.replay(key)
         self.manager.end_publish()
-        self._remember(plan.step, parts.graphs.strategy)
+        self._remember(plan.step, parts.graphs.strategy_of(key))
+        self._count_rows(parts.graphs.word_of(key))
         return Replayed(key, parts.graphs.views(key), result)
 
     def observe(self, outcome: StepOutcome, plan: Plan) -> StepRecord:
@@ -334,7 +349,13 @@ class Verifier:
         return self._parts.observers.drain()
 
     def close(self) -> None:
-        """Drain, then release the relay and the graphs."""
+        """Drain, then release the relay and the graphs; closing again does nothing.
+
+        Outcomes of steps that were staged before can still be observed; nothing can be planned or run.
+        """
+        if self._closed:
+            return
+        self._closed = True
         self.drain()
         if self._parts.graphs is not None:
             self._parts.graphs.cache.clear()
@@ -343,6 +364,25 @@ class Verifier:
     def _count_rows(self, word: str | None) -> None:
         if word is not None and self._parts.rows is not None:
             self._parts.rows.count(word)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise ClosedError(
+                "the verifier was used after close()",
+                arrived="a closed verifier",
+                allowed="a verifier that was not closed",
+                remedy="close it after the last step, or assemble another",
+            )
+
+    def _require_tokens(self, padded_tokens: int, tokens: int) -> None:
+        most = self.limits.max_tokens
+        if not is_int(padded_tokens) or not tokens <= padded_tokens <= most:
+            raise LayoutError(
+                "padded_tokens does not hold the step or exceeds the static buffers",
+                arrived=padded_tokens,
+                allowed=f"an int in {tokens} .. {most}, the planned query tokens and Limits.max_tokens",
+                remedy="run the step at a tier that holds it",
+            )
 
     def _remember(self, step: int, strategy: str) -> None:
         self._staged[step] = strategy

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 
 import numpy as np
@@ -34,15 +33,13 @@ def choose(policy: Policy, candidates: BudgetCandidates) -> int:
         answer = policy.choose(candidates)
     except (Exception, SystemExit) as error:
         raise raised("policy", error) from error
-    try:
-        index = operator.index(answer)
-    except TypeError:
-        index = -1
-    if not 0 <= index < len(candidates.budgets):
+    # Not operator.index: True would be candidate 1, and a tensor would be waited for.
+    whole = isinstance(answer, int | np.integer) and not isinstance(answer, bool)
+    if not whole or not 0 <= answer < len(candidates.budgets):
         raise PluginFault(
             "policy-nonsense", f"the policy chose {answer!r} of {len(candidates.budgets)} candidates"
         )
-    return index
+    return int(answer)
 
 
 def weigh(gains: Callable[[BudgetCandidates], np.ndarray], candidates: BudgetCandidates) -> np.ndarray:

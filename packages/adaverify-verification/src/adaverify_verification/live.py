@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 
 from adaverify_contracts import LayoutError, Limits, PlanError, Signal, StepState
 from adaverify_verification import containment
+from adaverify_verification.intake import Intake
 from adaverify_verification.relay import Relay
 
 
@@ -27,6 +30,7 @@ class LiveConfidences:
         self._relay = relay
         # The last row stays 1.0: the optimistic row of a request that published nothing.
         self._live = torch.ones((rows + 1, width), dtype=torch.float32, device=device)
+        self._intake = Intake(limits, self._live.device)
         self._aligned = torch.ones((rows, width), dtype=torch.float32, device=device)
         self._index = torch.zeros(rows, dtype=torch.int64, device=device)
         self._slots = torch.zeros(rows, dtype=torch.int64, device=device)
@@ -48,21 +52,8 @@ class LiveConfidences:
 
         A signal that fails publishes nothing: its step has no confidences of its own, and ``fault`` says why.
         """
+        self._intake.check(step, slots, generations, scores)
         rows = len(slots)
-        if tuple(scores.shape) != (rows, self._limits.draft_tokens) or rows > self._limits.max_requests:
-            raise LayoutError(
-                "published scores do not fit the limits",
-                arrived={"scores": tuple(scores.shape), "slots": rows},
-                allowed=f"[R, {self._limits.draft_tokens}] with R <= {self._limits.max_requests}, one a slot",
-                remedy="draft one width K for all requests and mask what was not drafted",
-            )
-        if scores.dtype != torch.float32 or scores.device != self._live.device:
-            raise LayoutError(
-                "published scores have the wrong dtype or device",
-                arrived=f"{scores.dtype} on {scores.device}",
-                allowed=f"torch.float32 on {self._live.device}",
-                remedy="keep scores in float32 on the run device; a copy here would be on the decode path",
-            )
         self._step, self._begun = None, None
         self._upload(slots)
         try:
@@ -154,13 +145,6 @@ class LiveConfidences:
 
     def _forget_recycled(self, slots: np.ndarray, generations: np.ndarray) -> None:
         """Drop what a signal knows of a slot's former request before the new one is scored."""
-        if not len(slots):
-            return
-        highest = int(slots.max())
-        if highest >= len(self._generations):
-            grown = np.full(2 * highest + 2, -1, dtype=np.int64)
-            grown[: len(self._generations)] = self._generations
-            self._generations = grown
         known = self._generations[slots]
         self._generations[slots] = generations
         for slot in slots[(known != generations) & (known >= 0)].tolist():
@@ -175,3 +159,15 @@ def lookup(slots: np.ndarray, generations: np.ndarray, state: StepState) -> np.n
     row = order[np.minimum(np.searchsorted(slots[order], state.slots), len(slots) - 1)]
     same = (slots[row] == state.slots) & (generations[row] == state.generations)
     return np.where(same, row, -1)
+
+
+def oddity(confidences: np.ndarray) -> str | None:
+    """Return what odd confidences are counted as: no numbers, or outside 0 .. 1 (clamped); else None."""
+    if not confidences.size:
+        return None
+    # Both bounds are NaN when any value is, and then neither comparison holds.
+    lowest, highest = float(confidences.min()), float(confidences.max())
+    if lowest >= 0 and highest <= 1:
+        return None
+    finite = math.isfinite(lowest) and math.isfinite(highest)
+    return "clamped-confidences" if finite else "invalid-confidences"

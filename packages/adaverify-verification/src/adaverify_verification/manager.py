@@ -30,9 +30,10 @@ from adaverify_verification.cost_model import CostModel
 from adaverify_verification.decision import Choice, Decider
 from adaverify_verification.digest import agree, apply_plan, export_plan
 from adaverify_verification.ledger import Entry, Ledger
-from adaverify_verification.live import LiveConfidences, lookup
+from adaverify_verification.live import LiveConfidences, lookup, oddity
 from adaverify_verification.lossless import effective_seen, require_lossless, verdict
 from adaverify_verification.options import ManagerOptions
+from adaverify_verification.outcomes import misfits_of, require_kinds
 from adaverify_verification.planner import (
     NO_TIERS,
     Prospects,
@@ -253,8 +254,9 @@ class VerificationManager(CapturedSteps):
         snapshot = self._relay.latest(at_most=state.step - self._oldest_lag)
         if snapshot is None:
             return np.full((state.requests, self.limits.draft_tokens), SCORE_MAX, dtype=np.int32), None
-        if not np.isfinite(snapshot.confidences).all():
-            self._note(entry, "invalid-confidences")
+        odd = oddity(snapshot.confidences)
+        if odd is not None:
+            self._note(entry, odd)
         lag = state.step - snapshot.step
         row = lookup(snapshot.slots, snapshot.generations, state)
         known = row >= 0
@@ -295,24 +297,26 @@ class VerificationManager(CapturedSteps):
     def observe(self, outcome: StepOutcome, plan: Plan, strategy: str) -> StepRecord:
         """Learn from a finished step and return its record. Off the decode path.
 
-        A measurement is credited only to the plan that caused it: one whose step differs, or that executed
-        another size than planned, teaches neither the cost model nor the guard, and is counted.
+        A measurement is credited only to the plan that caused it: one of another step or of other requests,
+        or that executed another size than planned, teaches nothing at all, and is counted.
+
+        Raises:
+            PlanError: ``outcome`` or ``plan`` is no such value; nothing is learnt or counted then.
         """
+        require_kinds(outcome, plan)
         entry = self._ledger.close(outcome.step)
         notes = [] if entry is None else entry.notes
-        verified = int(outcome.admitted.sum())
-        checks = (
-            ("outcome-of-another-step", entry is None or outcome.step != plan.step),
-            ("verified-not-planned", verified != plan.budget),
-            ("drafted-not-scheduled", int(outcome.drafted.sum()) != plan.scheduled),
-            ("invalid-scores", not np.isfinite(outcome.scores).all()),
-        )
-        named = [name for name, wrong in checks if wrong] + containment.learn(self.signal, outcome)
+        misfits = misfits_of(outcome, plan, None if entry is None else entry.state)
+        named = list(misfits)
+        if not np.isfinite(outcome.scores).all():
+            named.append("invalid-scores")
+        if not misfits:
+            named += containment.learn(self.signal, outcome)
         self._counts.update(named)
         notes.extend(named)
-        if entry is not None and outcome.step == plan.step and verified == plan.budget:
+        if entry is not None and not misfits:
             self._credit(entry, outcome, plan)
-        self._rate.add(outcome.emitted, outcome.seconds)
+            self._rate.add(outcome.emitted, outcome.seconds)
         return write_record(outcome, plan, strategy, notes=tuple(notes))
 
     def _credit(self, entry: Entry, outcome: StepOutcome, plan: Plan) -> None:

@@ -106,14 +106,24 @@ def check_fits(state: StepState, limits: Limits) -> None:
     """Require that a step fits the largest shapes.
 
     Raises:
-        PlanError: more requests or drafts than the limits hold; both are named.
+        PlanError: it is no ``StepState``, or has more requests, drafts or slots than the limits hold.
     """
-    most = int(state.scheduled.max()) if state.requests else 0
-    if state.requests > limits.max_requests or most > limits.draft_tokens:
+    if not isinstance(state, StepState):
+        raise PlanError(
+            "what is to be planned is no step",
+            arrived=type(state).__name__,
+            allowed="a StepState",
+            remedy="describe the step with StepState(...)",
+        )
+    if not state.requests:
+        return
+    most, highest = int(state.scheduled.max()), int(state.slots.max())
+    if state.requests > limits.max_requests or most > limits.draft_tokens or highest >= limits.max_requests:
         raise PlanError(
             "the step does not fit the limits",
-            arrived={"requests": state.requests, "most scheduled drafts": most},
-            allowed=f"at most {limits.max_requests} requests with {limits.draft_tokens} drafts each",
+            arrived={"requests": state.requests, "most scheduled drafts": most, "highest slot": highest},
+            allowed=f"at most {limits.max_requests} requests with {limits.draft_tokens} drafts each, "
+            f"in slots 0 .. {limits.max_requests - 1}",
             remedy="build Limits for the largest batch and the K in force",
         )
 

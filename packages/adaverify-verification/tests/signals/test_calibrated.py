@@ -77,13 +77,13 @@ def test_fault_target_only_transforms_do_not_teach(simulate, outcome):
 
 def test_fault_influence_of_one_request_is_bounded(outcome):
     """One slot gives at most 64 labels (and the run that reached them) to a refit (vllm #57533)."""
-    signal = make()
+    signal = CalibratedSignal(Limits(4, 8, 64, 16), CPU)
     for _ in range(15):
-        signal.learn(outcome([4, 4, 0], slots=[1, 1, 2]))
+        signal.learn(outcome([8, 0], 8, draft_tokens=8, slots=[1, 2]))
     window = signal._fits[GREEDY]._window_labels
     assert LABELS_PER_SLOT <= int(window.sum()) - 15 < LABELS_PER_SLOT + 2 * 4
     # The slot that had its share still ends the window: one busy request must not stop the fit for ever.
-    signal.learn(outcome([4], slots=[1]))
+    signal.learn(outcome([8], 8, draft_tokens=8, slots=[1]))
     assert signal._fits[GREEDY].refits == 1
 
 

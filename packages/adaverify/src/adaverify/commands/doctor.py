@@ -80,7 +80,13 @@ def _render(report: dict[str, Any]) -> None:
     for title, style in (("notes", "cyan"), ("warnings", "yellow"), ("problems", "bold red")):
         for line in report[title]:
             say(f"{title[:-1]}: {line}", style)
-    if not report["problems"]:
+    if report["problems"]:
+        return
+    if report["capability"]["assumed"]:
+        word = report["capability"]["architecture"]
+        say(f"On a device that is what was assumed, {word}, mode {report['mode']} would run.")
+        say("Nothing was proven here: run doctor on the device itself.")
+    else:
         say(f"A verifier can be assembled here in mode {report['mode']}.")
 
 

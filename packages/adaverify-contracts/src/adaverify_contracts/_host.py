@@ -1,0 +1,75 @@
+"""Checks that the host values of a step apply to themselves: arrays, counts and slots."""
+
+from __future__ import annotations
+
+from numbers import Integral
+from typing import Any
+
+from adaverify_contracts.errors import PlanError
+
+_WORDS = {"i": "signed integers", "f": "floats", "b": "bool"}
+
+
+def array(owner: str, field: str, value: object, kind: str, dims: int = 1) -> None:
+    """Require a NumPy array of one kind of dtype: ``i`` signed integers, ``f`` floats, ``b`` bool."""
+    dtype = getattr(value, "dtype", None)
+    # A torch dtype has no kind: a tensor is refused here, and not by a wait for its device later.
+    if getattr(dtype, "kind", None) != kind or len(getattr(value, "shape", ())) != dims:
+        shape = getattr(value, "shape", None)
+        raise PlanError(
+            f"{owner}.{field} is not the array it should be",
+            arrived=type(value).__name__ if dtype is None else (str(dtype), tuple(shape or ())),
+            allowed=f"a NumPy array of {_WORDS[kind]} with {dims} dimension{'s' if dims > 1 else ''}",
+            remedy=f"build {field} with np.array(..., dtype=...) as documented",
+        )
+
+
+def same_length(owner: str, arrays: dict[str, Any]) -> None:
+    """Require one entry a request in each array."""
+    sizes = {name: len(values) for name, values in arrays.items()}
+    if len(set(sizes.values())) > 1:
+        raise PlanError(
+            f"{owner} arrays disagree about the number of requests",
+            arrived=sizes,
+            allowed="one entry a request in each",
+            remedy="build them from one list of requests",
+        )
+
+
+def is_int(value: object) -> bool:
+    """Return whether ``value`` is an integer of Python or NumPy; a bool is none."""
+    return type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
+
+
+def count(owner: str, field: str, value: object) -> None:
+    """Require an integer >= 0."""
+    if not is_int(value) or value < 0:  # type: ignore[operator]
+        raise PlanError(
+            f"{owner}.{field} is no count",
+            arrived=value,
+            allowed="an int >= 0",
+            remedy="count from the batch",
+        )
+
+
+def slots(owner: str, values: Any) -> None:
+    """Require that no slot appears twice and that none is negative, for slots int [R].
+
+    Generations may be negative: no request has such a one, which is how a profiler publishes for nobody.
+    """
+    # Through a set: 5 us for 256 slots.
+    listed = values.tolist()
+    if len(set(listed)) != len(listed):
+        raise PlanError(
+            f"{owner}.slots names a request twice",
+            arrived=sorted({slot for slot in listed if listed.count(slot) > 1}),
+            allowed="each slot once",
+            remedy="give every running request a slot of its own",
+        )
+    if listed and min(listed) < 0:
+        raise PlanError(
+            f"{owner}.slots holds a negative slot",
+            arrived=min(listed),
+            allowed=">= 0 for each request",
+            remedy="list real requests only: padding is added when the step is staged",
+        )

@@ -1,0 +1,59 @@
+"""Whether an outcome is that of its plan: one that is not teaches nothing."""
+
+from __future__ import annotations
+
+from adaverify_contracts import Plan, PlanError, StepOutcome, StepState
+
+
+def require_kinds(outcome: object, plan: object) -> None:
+    """Require a ``StepOutcome`` and a ``Plan``.
+
+    Raises:
+        PlanError: either is something else.
+    """
+    for value, kind in ((outcome, StepOutcome), (plan, Plan)):
+        if not isinstance(value, kind):
+            raise PlanError(
+                "what is to be observed is no outcome with its plan",
+                arrived=type(value).__name__,
+                allowed=f"a {kind.__name__}",
+                remedy="observe each step once, with its StepOutcome and the Plan it ran",
+            )
+
+
+def misfits_of(outcome: StepOutcome, plan: Plan, state: StepState | None) -> tuple[str, ...]:
+    """Return how an outcome differs from its plan, by the names that are counted; empty when it fits.
+
+    Args:
+        outcome: what the engine reports.
+        plan: the plan it reports it for.
+        state: the open step of that number, None when there is none.
+    """
+    checks = (
+        ("outcome-of-another-step", state is None or outcome.step != plan.step),
+        ("outcome-of-other-requests", state is not None and not _same_requests(outcome, state)),
+        ("verified-not-planned", int(outcome.admitted.sum()) != plan.budget),
+        ("drafted-not-scheduled", not _as_scheduled(outcome, plan, state)),
+        ("emitted-not-verified", state is not None and outcome.emitted > _most_emitted(outcome, state)),
+    )
+    return tuple(name for name, wrong in checks if wrong)
+
+
+def _same_requests(outcome: StepOutcome, state: StepState) -> bool:
+    """Return whether rows are the requests that were planned, in their order."""
+    return len(outcome.slots) == state.requests and bool(
+        (outcome.slots == state.slots).all() and (outcome.generations == state.generations).all()
+    )
+
+
+def _as_scheduled(outcome: StepOutcome, plan: Plan, state: StepState | None) -> bool:
+    if int(outcome.drafted.sum()) != plan.scheduled:
+        return False
+    if state is None or len(outcome.drafted) != state.requests:
+        return True
+    return bool((outcome.drafted == state.scheduled).all())
+
+
+def _most_emitted(outcome: StepOutcome, state: StepState) -> int:
+    """Return the most tokens the step can have emitted: accepted drafts, and one for each that emits."""
+    return int(outcome.accepted.sum()) + max(state.requests, state.emitting)
