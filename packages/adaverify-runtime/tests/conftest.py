@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from adaverify_contracts import (
+    BenchmarkDescriptor,
     BudgetReads,
     Capability,
     DecodeStrategyDescriptor,
@@ -118,6 +119,7 @@ def make():
         policy=lambda name="thrift": PolicyDescriptor(name, BudgetReads.HISTORY, nothing),
         backend=lambda name="film": GraphBackendDescriptor(name, Requirements(), False, 0, nothing),
         drafter=lambda name="echo": DrafterDescriptor(name, Seen.HISTORY, True, nothing),
+        benchmark=lambda name="gemm": BenchmarkDescriptor(name, "a product", Requirements(), nothing),
         model=lambda name="toy": ModelDescriptor(name, "a toy", nothing),
     )
 

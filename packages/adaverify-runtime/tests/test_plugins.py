@@ -44,6 +44,11 @@ def test_every_hook_is_called_once_in_the_order_of_the_hook_specs(make):
             return (make.model(),)
 
         @hookimpl
+        def adaverify_register_benchmarks(self):
+            calls.append("adaverify_register_benchmarks")
+            return (make.benchmark(),)
+
+        @hookimpl
         def adaverify_register_drafters(self):
             calls.append("adaverify_register_drafters")
             return [make.drafter()]
@@ -89,6 +94,7 @@ def test_every_hook_is_called_once_in_the_order_of_the_hook_specs(make):
         manager.graph_backends(),
         manager.drafters(),
         manager.models(),
+        manager.benchmarks(),
     ):
         ((descriptor, plugin, owner, version),) = [
             (item.descriptor.name, item.plugin, item.owner, item.version) for item in entries

@@ -1,6 +1,15 @@
 """Contracts between adaverify's components and plugins: hooks, descriptors, value types and errors."""
 
 from adaverify_contracts.batch import DecodeBatch, DecodeRows
+from adaverify_contracts.benchmarks import (
+    BenchmarkColumn,
+    BenchmarkDescriptor,
+    BenchmarkOptions,
+    BenchmarkResult,
+    Sample,
+    Timer,
+    Times,
+)
 from adaverify_contracts.capability import Capability, KernelReport, ProbeDescriptor, Requirements
 from adaverify_contracts.enums import BudgetReads, GraphSupport, KernelLevel, LoadOutcome, PlanState, Seen
 from adaverify_contracts.errors import (
@@ -26,6 +35,7 @@ from adaverify_contracts.errors import (
     StaleBufferError,
     TraceError,
     UnknownNameError,
+    WrongValueError,
 )
 from adaverify_contracts.graphs import CapturedGraph, GraphBackend, GraphBackendDescriptor, GraphKey
 from adaverify_contracts.hookspecs import ENTRY_POINT_GROUP, PROJECT_NAME, hookimpl, hookspec
@@ -57,6 +67,10 @@ __all__ = [
     "PROJECT_NAME",
     "AdaverifyError",
     "Attend",
+    "BenchmarkColumn",
+    "BenchmarkDescriptor",
+    "BenchmarkOptions",
+    "BenchmarkResult",
     "BudgetCandidates",
     "BudgetReads",
     "CalibrationError",
@@ -103,6 +117,7 @@ __all__ = [
     "ProbeDescriptor",
     "PromptError",
     "Requirements",
+    "Sample",
     "Seen",
     "SettingsError",
     "Signal",
@@ -114,9 +129,12 @@ __all__ = [
     "StepState",
     "StrategyFactory",
     "TargetModel",
+    "Timer",
+    "Times",
     "Tokenizer",
     "TraceError",
     "UnknownNameError",
+    "WrongValueError",
     "ceil_div",
     "hookimpl",
     "hookspec",
