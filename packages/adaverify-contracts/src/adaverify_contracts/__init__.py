@@ -2,6 +2,7 @@
 
 from adaverify_contracts.batch import DecodeBatch, DecodeRows
 from adaverify_contracts.benchmarks import (
+    BenchmarkCell,
     BenchmarkColumn,
     BenchmarkDescriptor,
     BenchmarkOptions,
@@ -67,6 +68,7 @@ __all__ = [
     "PROJECT_NAME",
     "AdaverifyError",
     "Attend",
+    "BenchmarkCell",
     "BenchmarkColumn",
     "BenchmarkDescriptor",
     "BenchmarkOptions",

@@ -1,4 +1,4 @@
-"""Benchmarks: values first, then times, beside a plain baseline; what plugins bring to ``adaverify bench``."""
+"""Benchmarks that plugins bring to ``adaverify bench``: values first, then times, beside a baseline."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from adaverify_contracts import _check
 from adaverify_contracts.capability import Capability, Requirements
 from adaverify_contracts.errors import DescriptorError
 
-Cell = str | int | float | None
+BenchmarkCell = str | int | float | None
 """One value of a result's row; None where this device or variant has no such figure."""
 
 
@@ -163,7 +163,7 @@ class BenchmarkResult:
     """
 
     columns: tuple[BenchmarkColumn, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: tuple[tuple[BenchmarkCell, ...], ...]
     checks: tuple[str, ...]
     data: str
     cache: str

@@ -14,7 +14,8 @@ from adaverify_contracts import CostTableError, FingerprintMismatchError
 
 FLATTEN = "flatten"
 PAIRED = "paired"
-_REMEDY = "measure again with benchmarks/logits.py of this plugin"
+_REMEDY = "measure again with `adaverify bench logits --requests 1 --requests 16 --requests 64 --json FILE`"
+_BENCHMARK = "logits"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +75,11 @@ class RowCostTable:
 
     @classmethod
     def load(cls, path: Path, expected: Mapping[str, Any] | None = None) -> RowCostTable:
-        """Read a table from the JSON that the logits benchmark writes.
+        """Read a table from the JSON that ``adaverify bench logits`` writes.
 
         Args:
-            path: the file; ``cells`` and ``fingerprint`` are read, other keys are left alone.
+            path: the file; the rows and facts of ``logits`` are read, or ``cells`` and ``fingerprint`` of a
+                file that holds a table alone. Other keys are left alone.
             expected: this setup's values for some or all keys of the fingerprint.
 
         Raises:
@@ -85,7 +87,7 @@ class RowCostTable:
             FingerprintMismatchError: it was measured on another setup.
         """
         try:
-            document = json.loads(Path(path).read_text(encoding="utf-8"))
+            document = _table_of(json.loads(Path(path).read_text(encoding="utf-8")))
             names = RowCost.__dataclass_fields__
             cells = tuple(
                 RowCost(**{key: value for key, value in cell.items() if key in names})
@@ -96,7 +98,7 @@ class RowCostTable:
             raise CostTableError(
                 f"no row-cost table can be read from {path}",
                 arrived=f"{type(error).__name__}: {error}",
-                allowed="JSON with 'cells' and 'fingerprint'",
+                allowed="JSON of the benchmark logits, or with 'cells' and 'fingerprint'",
                 remedy=_REMEDY,
             ) from error
         differences = {
@@ -116,6 +118,16 @@ class RowCostTable:
         if not corners or not corners <= found.keys():
             return ()
         return tuple(found[corner] for corner in sorted(corners))
+
+
+def _table_of(document: Any) -> Any:
+    """Return what holds ``cells`` and ``fingerprint``."""
+    if "benchmarks" not in document:
+        return document
+    for found in document["benchmarks"]:
+        if found["name"] == _BENCHMARK:
+            return {"cells": found["rows"], "fingerprint": found["facts"]}
+    raise KeyError(_BENCHMARK)
 
 
 def _bracket(measured: set[int], value: int) -> set[int]:

@@ -1,4 +1,4 @@
-"""The strategies ``flatten``, ``paired`` and ``uniform-native``, and the probe ``deep-gemm``."""
+"""The strategies ``flatten``, ``paired`` and ``uniform-native``, the probe and the benchmark of DeepGEMM."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from adaverify_contracts import (
+    BenchmarkDescriptor,
+    BenchmarkOptions,
+    BenchmarkResult,
     Capability,
     DecodeRowBuilder,
     DecodeStrategyDescriptor,
@@ -67,6 +70,20 @@ def _supports(limits: Limits) -> tuple[str, ...]:
 def adaverify_register_probes() -> Sequence[ProbeDescriptor]:
     """Return the probe of DeepGEMM's paged MQA logits; no strategy requires it."""
     return (DEEP_GEMM,)
+
+
+def _logits(options: BenchmarkOptions) -> BenchmarkResult:
+    from adaverify_sm90_flatten import bench
+
+    return bench.run(options)
+
+
+@hookimpl
+def adaverify_register_benchmarks() -> Sequence[BenchmarkDescriptor]:
+    """Return ``logits``, which needs DeepGEMM proven on this card."""
+    needs = Requirements(HOPPER.device_types, HOPPER.architectures, (*HOPPER.kernels, DEEP_GEMM.name))
+    description = "indexer logits with two query tokens a row, against one token a row"
+    return (BenchmarkDescriptor("logits", description, needs, _logits),)
 
 
 @hookimpl
