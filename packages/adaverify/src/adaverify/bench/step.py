@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib.util import find_spec
 from time import perf_counter
 
 import torch
@@ -107,12 +105,15 @@ def _session(options: BenchmarkOptions) -> tuple[Session, tuple[str, ...]]:
     try:
         return open_session(choice), ()
     except (ModelFileError, UnknownNameError) as error:
-        if options.model is not None or find_spec("adaverify_testing") is None:
+        if options.model is not None:
             raise
-        # Not imported above: the testing kit brings pytest, which nobody needs for the command line.
-        tiny = importlib.import_module("adaverify_testing").tiny_model
+        try:
+            # Not imported above: the testing kit brings pytest, which nobody needs for the command line.
+            from adaverify_testing import tiny_model
+        except ImportError:
+            raise error from None
         note = f"{choice.model} is not to be had ({error.problem}); the tiny test model stood in for it"
-        return open_session(choice, load=tiny), (note,)
+        return open_session(choice, load=tiny_model), (note,)
 
 
 def _engines(session: Session) -> dict[str, Engine]:

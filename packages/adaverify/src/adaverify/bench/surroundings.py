@@ -43,14 +43,17 @@ def clocks(device: str) -> dict[str, str] | None:
     """Return the clocks, power and temperature of a CUDA device as found, None without nvidia-smi."""
     if not device.startswith("cuda") or shutil.which("nvidia-smi") is None:
         return None
-    # The bus id, since nvidia-smi counts devices that CUDA_VISIBLE_DEVICES hides.
+    # By id, since nvidia-smi counts devices that CUDA_VISIBLE_DEVICES hides.
     properties = torch.cuda.get_device_properties(device)
     uuid = getattr(properties, "uuid", None)
-    chosen = ["--id", f"GPU-{uuid}"] if uuid is not None else []
-    found = _output(["nvidia-smi", *chosen, f"--query-gpu={','.join(_CLOCKS)}", "--format=csv,noheader"])
-    if found is None:
+    query = ["nvidia-smi", f"--query-gpu={','.join(_CLOCKS)}", "--format=csv,noheader"]
+    found = _output([*query, f"--id=GPU-{uuid}"]) if uuid is not None else None
+    # A container may show another id than the driver's; with one card there is nothing to choose.
+    if found is None and torch.cuda.device_count() == 1:
+        found = _output(query)
+    if not found:
         return None
-    values = [value.strip() for value in found.splitlines()[0].split(",")] if found else []
+    values = [value.strip() for value in found.splitlines()[0].split(",")]
     return dict(zip(_CLOCKS, values, strict=True)) if len(values) == len(_CLOCKS) else None
 
 
