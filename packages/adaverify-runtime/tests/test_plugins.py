@@ -126,6 +126,21 @@ def test_a_duplicate_name_names_both_distributions_and_leaves_the_first(make):
     assert [item.name for item in manager.plugins()] == ["first"]
 
 
+def test_two_benchmarks_of_one_name_are_an_error(make):
+    """`adaverify bench NAME` must mean one thing."""
+
+    class Bench:
+        @hookimpl
+        def adaverify_register_benchmarks(self):
+            return (make.benchmark("gemm"),)
+
+    manager = PluginManager()
+    manager.register(Bench(), "first", owner="dist-one")
+    with pytest.raises(DuplicateNameError, match=r"benchmark 'gemm'.*dist-one and dist-two"):
+        manager.register(Bench(), "second", owner="dist-two")
+    assert [item.owner for item in manager.benchmarks()] == ["dist-one"]
+
+
 def test_one_plugin_may_not_register_a_name_twice(make):
     """A duplicate inside one plugin is the same error."""
     manager = PluginManager()

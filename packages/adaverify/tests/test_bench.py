@@ -196,9 +196,7 @@ def test_it_lists_what_there_is_and_what_runs_here(install, invoke):
     install(Bench(result), Bench(result, "warp", Requirements(device_types=("cuda",))))
     shown = " ".join(invoke("bench", "--device", "cpu").stdout.split())
     assert "gemm a product extra-0 yes" in shown
-    assert "warp a product" in shown and "device type is cpu, needs cuda" in shown.replace(
-        "type is cpu,", "type is cpu,"
-    )
+    assert "warp a product" in shown and "device type is cpu, needs cuda" in shown
 
 
 def test_a_plugins_benchmark_runs_and_is_shown(install, invoke):

@@ -91,6 +91,26 @@ def test_a_table_comes_from_the_benchmarks_file(tmp_path):
     assert caught.value.differences == {"device": ("a", "b")}
 
 
+def test_a_table_comes_from_the_command_lines_json(tmp_path):
+    """``adaverify bench logits --json``: the rows are the cells, the facts the setup; others stand beside it."""
+    path = tmp_path / "bench.json"
+    row = {
+        "requests": 64,
+        "tokens": 288,
+        "context": 8192,
+        "flatten_us": 2.0,
+        "paired_us": 1.5,
+        "noise_us": 0.1,
+    }
+    logits = {"name": "logits", "rows": [row], "facts": {"device": "a", "heads": 64}}
+    plan = {"name": "plan", "rows": [{"requests": 1}], "facts": {}}
+    path.write_text(json.dumps({"setup": {}, "benchmarks": [plan, logits]}))
+    assert RowCostTable.load(path, {"device": "a"}).cells == (RowCost(288, 8192, 2.0, 1.5, 0.1),)
+    path.write_text(json.dumps({"setup": {}, "benchmarks": [plan]}))
+    with pytest.raises(CostTableError, match="no row-cost table"):
+        RowCostTable.load(path)
+
+
 def test_the_measured_table_loads_and_decides():
     """The benchmark's own file, as published: wins at long contexts, not at short ones."""
     name = "docs/measurements/data/2026-11-30-h200-logits.json"

@@ -201,7 +201,7 @@ def run(options: BenchmarkOptions) -> BenchmarkResult:
         cache="warm: every replay reads the same pages; at the longest context they outgrow the cache",
         notes=(
             (
-                "times are of one replay of rows, schedule, logits and mask; kernel ratio is of the library's "
+                "a time is of one replay of rows, schedule, logits and mask; kernel ratio of the library's "
                 "kernel alone"
             ),
             "noise is half the larger interquartile range of both",
