@@ -92,7 +92,7 @@ def test_a_table_comes_from_the_benchmarks_file(tmp_path):
 
 
 def test_a_table_comes_from_the_command_lines_json(tmp_path):
-    """``adaverify bench logits --json``: the rows are the cells, the facts the setup; others stand beside it."""
+    """``adaverify bench logits --json``: the rows are the cells, the facts the setup."""
     path = tmp_path / "bench.json"
     row = {
         "requests": 64,

@@ -17,7 +17,7 @@ from adaverify_contracts import Capability
 
 _SECONDS = 20
 _CLOCKS = ("clocks.sm", "clocks.mem", "clocks.max.sm", "power.draw", "temperature.gpu")
-_LIBRARIES = ("torch", "triton", "numpy", "deep_gemm")
+_LIBRARIES = ("torch", "triton", "numpy")
 
 
 def surroundings(device: str, capability: Capability, repeat: int) -> dict[str, Any]:
@@ -31,9 +31,13 @@ def surroundings(device: str, capability: Capability, repeat: int) -> dict[str, 
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         **{name: _version(name, capability) for name in _LIBRARIES},
+        "kernels": {
+            report.name: {"version": report.version, "level": report.level.name.lower()}
+            for report in capability.kernels
+        },
         "commit": commit(),
         "packages": packages(),
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "command": ["adaverify", *sys.argv[1:]],
         "repeat": repeat,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
     }
