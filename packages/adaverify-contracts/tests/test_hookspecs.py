@@ -15,6 +15,7 @@ REGISTRATIONS = {
     "adaverify_register_graph_backends",
     "adaverify_register_drafters",
     "adaverify_register_models",
+    "adaverify_register_benchmarks",
 }
 EVENTS = {"adaverify_step_recorded": ["record"]}
 

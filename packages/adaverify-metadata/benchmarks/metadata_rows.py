@@ -1,18 +1,17 @@
-"""Check, then time, the row kernels and schedules on a CUDA device; print one JSON document.
+"""Tune the row kernels' launch parameters, and time the schedule kernels, on a CUDA device; print JSON.
 
-Needs torch, triton and pluggy, and on PYTHONPATH the src folders of adaverify-contracts and -metadata:
+Rows beside a torch baseline are measured by ``adaverify bench metadata``. Needs torch, triton and pluggy, and
+on PYTHONPATH the src folders of adaverify-contracts and -metadata:
 
     python benchmarks/metadata_rows.py [--strategy NAME ...] [--schedules] [--sweep] [--rounds N]
 
 K = 7, page 64, table 2048 wide, query lengths uniform in 1..8, KV lengths uniform in 8..16384 (``served``) or
-all 131072 (``full``). For each strategy and 16, 64, 256 requests the script captures one build in a graph,
-replays it with other lengths over poisoned buffers, compares every output with the torch reference, and only
-then measures:
+all 131072 (``full``). Every kernel is captured in a graph, replayed with other lengths over poisoned buffers
+and compared with the torch reference before it is timed:
 
 - ``single_us``: events around the replay of a graph of one build, the queue kept full before it; median.
 - ``chain_us``: a graph of 32 builds, divided by 32; median. Of the launch only the graph's own gap is left.
 - ``host_us``: host time of ``build`` on an idle queue; ``replay_host_us``: that of a graph replay; medians.
-- ``torch_*``: the obvious torch formulation (repeat_interleave and gathers), captured alike.
 
 ``floor`` is the same measurement of a kernel that adds 1 to one element. Variants are interleaved round by
 round, so that a clock change hits all of them.
@@ -97,35 +96,6 @@ def refill(batch: DecodeBatch, strategy: str, regime: str, seed: int) -> None:
     batch.seq_lens.copy_(torch.tensor(seq, dtype=torch.int32))
 
 
-def obvious(batch: DecodeBatch, width: int) -> tuple[torch.Tensor, ...]:
-    """Build lengths, tables and owners the obvious way: values repeated per token, tables gathered whole.
-
-    ``width`` is 1 (flattened), 2 (paired) or the common query length (one row a request).
-    """
-    lens = batch.query_start_loc.diff()
-    requests = torch.arange(batch.requests, device=DEVICE, dtype=torch.int32)
-    slots = torch.arange(width, device=DEVICE)
-    if width == 1:
-        rows = torch.arange(batch.padded_tokens, device=DEVICE)
-        owner = torch.repeat_interleave(requests, lens, output_size=batch.padded_tokens)
-        from_end = (batch.query_start_loc[1:][owner] - 1 - rows)[:, None]
-    elif width == 2:
-        taken = (lens + 1) // 2
-        count = min(batch.padded_tokens, (batch.padded_tokens + batch.requests) // 2)
-        rows = torch.arange(count, device=DEVICE)
-        repeats = torch.cat([taken, (count - taken.sum()).view(1)])
-        ids = torch.cat([requests, requests[-1:]])
-        owner = torch.repeat_interleave(ids, repeats, output_size=count)
-        rows_after = taken.cumsum(0)[owner] - 1 - rows
-        from_end = 2 * rows_after[:, None] + 1 - slots
-    else:
-        owner = requests
-        from_end = (width - 1 - slots).expand(batch.requests, width)
-    held = (from_end >= 0) & (from_end < lens[owner][:, None])
-    row_lens = torch.where(held, (batch.seq_lens[owner][:, None] - from_end).clamp(min=0), 0).int()
-    return row_lens, row_lens.clamp(min=1), batch.block_table[owner], owner
-
-
 def same(left: DecodeRows, right: DecodeRows) -> None:
     """Raise unless two sets of rows are equal bit for bit."""
     for field in fields(DecodeRows):
@@ -186,12 +156,6 @@ def check(builder, batch: DecodeBatch, strategy: str, regime: str) -> None:
             tensor.fill_(-77777)
         graph.replay()
         same(held["rows"], reference.build(batch))
-    for tensor in builder.buffers.values():
-        tensor.zero_()
-    graph.replay()
-    rows = held["rows"]
-    if not torch.equal(obvious(batch, rows.tokens_per_row)[0], rows.row_lens):
-        raise SystemExit(f"{strategy}: the obvious formulation differs, so its time says nothing")
 
 
 def measure(works: dict[str, object], rounds: int, repeats: int) -> dict[str, float]:
@@ -209,30 +173,6 @@ def measure(works: dict[str, object], rounds: int, repeats: int) -> dict[str, fl
         report[f"{name}host_us"] = round(host_us(work), 2)
         report[f"{name}replay_host_us"] = round(host_us(graphs[f"{name}single_us"][0].replay), 2)
     return report
-
-
-def rows_report(strategy: str, rounds: int, repeats: int) -> list[dict]:
-    """Measure one strategy at every size and regime."""
-    lines = []
-    for regime in ("served", "full"):
-        for requests in REQUESTS:
-            batch = make_batch(requests, strategy, regime)
-            builder = BUILDERS[strategy](strategy, LIMITS, DEVICE, backend="triton")
-            check(builder, batch, strategy, regime)
-            width = builder.build(batch).tokens_per_row
-            works = {
-                "": lambda b=builder, x=batch: b.build(x),
-                "torch_": lambda x=batch, w=width: obvious(x, w),
-            }
-            line = {
-                "strategy": strategy,
-                "regime": regime,
-                "requests": requests,
-                "tokens": batch.padded_tokens,
-            }
-            lines.append(line | {"equal": True} | measure(works, rounds, repeats))
-            sys.stderr.write(json.dumps(lines[-1]) + "\n")
-    return lines
 
 
 def sweep_report(strategy: str, rounds: int, repeats: int) -> list[dict]:
@@ -316,9 +256,6 @@ def main(arguments: list[str] | None = None) -> int:
         "data": "K 7, page 64, table 2048, query lengths 1..8; served KV 8..16384, full KV 131072; warm",
         "floor": measure({"one_element_": lambda: one.add_(1)}, options.rounds, options.repeats),
     }
-    if not options.schedules:
-        names = options.strategy or list(BUILDERS)
-        report["rows"] = [x for name in names for x in rows_report(name, options.rounds, options.repeats)]
     if options.schedules or not options.strategy:
         report["schedules"] = schedule_report(options.rounds, options.repeats)
     if options.sweep:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from adaverify_contracts import (
+    BenchmarkDescriptor,
     BudgetReads,
     Capability,
     DecodeStrategyDescriptor,
@@ -124,6 +125,7 @@ def make():
         policy=lambda name="thrift": PolicyDescriptor(name, BudgetReads.HISTORY, nothing),
         backend=lambda name="film": GraphBackendDescriptor(name, Requirements(), False, 0, nothing),
         drafter=lambda name="echo": DrafterDescriptor(name, Seen.HISTORY, True, nothing),
+        benchmark=lambda name="gemm": BenchmarkDescriptor(name, "a product", Requirements(), nothing),
         model=lambda name="toy": ModelDescriptor(name, "a toy", nothing),
     )
 

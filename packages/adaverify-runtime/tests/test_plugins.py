@@ -44,6 +44,11 @@ def test_every_hook_is_called_once_in_the_order_of_the_hook_specs(make):
             return (make.model(),)
 
         @hookimpl
+        def adaverify_register_benchmarks(self):
+            calls.append("adaverify_register_benchmarks")
+            return (make.benchmark(),)
+
+        @hookimpl
         def adaverify_register_drafters(self):
             calls.append("adaverify_register_drafters")
             return [make.drafter()]
@@ -89,6 +94,7 @@ def test_every_hook_is_called_once_in_the_order_of_the_hook_specs(make):
         manager.graph_backends(),
         manager.drafters(),
         manager.models(),
+        manager.benchmarks(),
     ):
         ((descriptor, plugin, owner, version),) = [
             (item.descriptor.name, item.plugin, item.owner, item.version) for item in entries
@@ -118,6 +124,21 @@ def test_a_duplicate_name_names_both_distributions_and_leaves_the_first(make):
     assert caught.value.owners == ("dist-one", "dist-two")
     assert [item.descriptor.name for item in manager.decode_strategies()] == ["same"]
     assert [item.name for item in manager.plugins()] == ["first"]
+
+
+def test_two_benchmarks_of_one_name_are_an_error(make):
+    """`adaverify bench NAME` must mean one thing."""
+
+    class Bench:
+        @hookimpl
+        def adaverify_register_benchmarks(self):
+            return (make.benchmark("gemm"),)
+
+    manager = PluginManager()
+    manager.register(Bench(), "first", owner="dist-one")
+    with pytest.raises(DuplicateNameError, match=r"benchmark 'gemm'.*dist-one and dist-two"):
+        manager.register(Bench(), "second", owner="dist-two")
+    assert [item.owner for item in manager.benchmarks()] == ["dist-one"]
 
 
 def test_one_plugin_may_not_register_a_name_twice(make):

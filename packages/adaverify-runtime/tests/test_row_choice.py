@@ -1,6 +1,5 @@
 """Which ragged strategy builds the rows: by measurement, and never a loser."""
 
-import importlib.util
 import json
 from pathlib import Path
 
@@ -105,22 +104,31 @@ def test_a_saved_table_is_loaded_again(tmp_path):
     assert caught.value.differences == {"device": ("a", "b")}
 
 
-def test_the_published_measurement_decides(tmp_path, capsys):
-    """The plugin's benchmark turns its own published report into a table: wins at long contexts only."""
-    script = ROOT / "plugins/adaverify-sm90-flatten/benchmarks/logits.py"
+def test_the_published_measurement_decides():
+    """The published times of one and two tokens a row: pairs win at long contexts only."""
     report = ROOT / "docs/measurements/data/2026-11-30-h200-logits.json"
-    if not (script.is_file() and report.is_file()):
+    if not report.is_file():
         pytest.skip("outside the repository")
-    spec = importlib.util.spec_from_file_location("logits_benchmark", script)
-    benchmark = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(benchmark)
-    assert benchmark.main(["--from", str(report)]) == 0
-    path = tmp_path / "rows.json"
-    path.write_text(capsys.readouterr().out)
-    measured = RowCostTable.load(path, {"device": "NVIDIA H200", "head_dim": 128})
-    choice = RowChoice(measured, "flatten", ["paired"])
+    costs = tuple(
+        RowCost(name, cell["tokens"], cell["context"], cell[f"{name}_us"] / 1e6, cell["noise_us"] / 1e6)
+        for cell in json.loads(report.read_text())["cells"]
+        for name in ("flatten", "paired")
+    )
+    choice = RowChoice(RowCostTable(costs, {}), "flatten", ["paired"])
     shapes = ((512, 32768), (512, 2048), (264, 32768), (512, 65536))
     assert [choice.choose(*shape).word for shape in shapes] == ["paired", "flatten", "tie", "unknown shape"]
+
+
+def test_a_benchmark_report_is_a_table(tmp_path):
+    """`adaverify bench NAME --json` writes row costs among a benchmark's facts; the rest is the fingerprint."""
+    costs = [{"strategy": "one", "tokens": 8, "context": 64, "seconds": 1e-5, "noise_seconds": 0.0}]
+    other = {"name": "plan", "facts": {}}
+    report = {"benchmarks": [other, {"name": "logits", "facts": {"device": "a", "row_costs": costs}}]}
+    path = tmp_path / "bench.json"
+    path.write_text(json.dumps(report))
+    loaded = RowCostTable.load(path, {"device": "a"})
+    assert loaded.costs == (RowCost("one", 8, 64, 1e-5),)
+    assert dict(loaded.fingerprint) == {"device": "a"}
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,16 @@ def test_the_hooks_are_known_and_the_probe_is_registered():
     )
 
 
+def test_the_benchmark_needs_this_card_and_the_library_proven_on_it():
+    """No times where DeepGEMM was not executed, however well the card fits."""
+    (logits,) = hooks.adaverify_register_benchmarks()
+    assert logits.name == "logits"
+    assert logits.requirements.unmet(assume("sm90", kernels=("triton", "deep-gemm"))) == ()
+    (reason,) = logits.requirements.unmet(assume("sm90", kernels=("triton",)))
+    assert "deep-gemm" in reason
+    assert logits.requirements.unmet(assume("cpu"))
+
+
 @pytest.mark.parametrize("word", ["cpu", "sm80", "sm89", "sm100", "sm103", "sm120", "sm121", "gfx942"])
 def test_no_other_architecture_will_do(strategies, word):
     """flash-attention #2529: a family is no proof, not even with a working Triton."""

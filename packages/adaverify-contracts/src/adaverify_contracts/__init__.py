@@ -1,6 +1,16 @@
 """Contracts between adaverify's components and plugins: hooks, descriptors, value types and errors."""
 
 from adaverify_contracts.batch import DecodeBatch, DecodeRows
+from adaverify_contracts.benchmarks import (
+    BenchmarkCell,
+    BenchmarkColumn,
+    BenchmarkDescriptor,
+    BenchmarkOptions,
+    BenchmarkResult,
+    Sample,
+    Timer,
+    Times,
+)
 from adaverify_contracts.capability import Capability, KernelReport, ProbeDescriptor, Requirements
 from adaverify_contracts.enums import BudgetReads, GraphSupport, KernelLevel, LoadOutcome, PlanState, Seen
 from adaverify_contracts.errors import (
@@ -27,6 +37,7 @@ from adaverify_contracts.errors import (
     StaleBufferError,
     TraceError,
     UnknownNameError,
+    WrongValueError,
 )
 from adaverify_contracts.graphs import CapturedGraph, GraphBackend, GraphBackendDescriptor, GraphKey
 from adaverify_contracts.hookspecs import ENTRY_POINT_GROUP, PROJECT_NAME, hookimpl, hookspec
@@ -60,6 +71,11 @@ __all__ = [
     "PROJECT_NAME",
     "AdaverifyError",
     "Attend",
+    "BenchmarkCell",
+    "BenchmarkColumn",
+    "BenchmarkDescriptor",
+    "BenchmarkOptions",
+    "BenchmarkResult",
     "BudgetCandidates",
     "BudgetReads",
     "CalibrationError",
@@ -109,6 +125,7 @@ __all__ = [
     "ProbeDescriptor",
     "PromptError",
     "Requirements",
+    "Sample",
     "Seen",
     "SettingsError",
     "Signal",
@@ -120,9 +137,12 @@ __all__ = [
     "StepState",
     "StrategyFactory",
     "TargetModel",
+    "Timer",
+    "Times",
     "Tokenizer",
     "TraceError",
     "UnknownNameError",
+    "WrongValueError",
     "ceil_div",
     "hookimpl",
     "hookspec",

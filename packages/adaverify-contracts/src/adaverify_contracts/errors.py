@@ -203,6 +203,10 @@ class PromptError(EngineError):
     """Prompts are missing, unreadable or empty."""
 
 
+class WrongValueError(AdaverifyError):
+    """A benchmark found a value that differs from its reference: it takes and prints no time."""
+
+
 class TraceError(AdaverifyError):
     """A trace cannot be written or read; ``path`` and ``line`` (from 1, None for the whole) say where."""
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import pluggy
 
+from adaverify_contracts.benchmarks import BenchmarkDescriptor
 from adaverify_contracts.capability import ProbeDescriptor
 from adaverify_contracts.graphs import GraphBackendDescriptor
 from adaverify_contracts.models import DrafterDescriptor, ModelDescriptor
@@ -64,6 +65,12 @@ def adaverify_register_drafters() -> Sequence[DrafterDescriptor]:
 @hookspec
 def adaverify_register_models() -> Sequence[ModelDescriptor]:
     """Return target models for the reference engine. Called once at start; names must be unique."""
+    raise NotImplementedError
+
+
+@hookspec
+def adaverify_register_benchmarks() -> Sequence[BenchmarkDescriptor]:
+    """Return benchmarks for ``adaverify bench``. Called once at start; names must be unique."""
     raise NotImplementedError
 
 

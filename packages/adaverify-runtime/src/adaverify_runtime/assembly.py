@@ -229,6 +229,7 @@ def build_report(
             plugins.drafters(), ("seen", "deterministic"), None if drafter is None else drafter.name
         ),
         models=components(plugins.models(), ("description",)),
+        benchmarks=components(plugins.benchmarks(), ("description",)),
         notes=notes,
         warnings=(*settings.warnings, *plugin_warnings(plugins)),
         problems=problems,

@@ -11,6 +11,7 @@ import pluggy
 from adaverify_contracts import (
     PROJECT_NAME,
     AdaverifyError,
+    BenchmarkDescriptor,
     Capability,
     DecodeStrategyDescriptor,
     DrafterDescriptor,
@@ -40,6 +41,7 @@ REGISTRATION_HOOKS: dict[str, tuple[str, type]] = {
     "adaverify_register_graph_backends": ("graph backend", GraphBackendDescriptor),
     "adaverify_register_drafters": ("drafter", DrafterDescriptor),
     "adaverify_register_models": ("model", ModelDescriptor),
+    "adaverify_register_benchmarks": ("benchmark", BenchmarkDescriptor),
 }
 OBSERVER_HOOK = "adaverify_step_recorded"
 
@@ -229,6 +231,10 @@ class PluginManager:
     def models(self) -> tuple[Registered[ModelDescriptor], ...]:
         """Return target models in registration order."""
         return tuple(self._registered["adaverify_register_models"])
+
+    def benchmarks(self) -> tuple[Registered[BenchmarkDescriptor], ...]:
+        """Return benchmarks in registration order."""
+        return tuple(self._registered["adaverify_register_benchmarks"])
 
     def step_observers(self) -> tuple[Observer, ...]:
         """Return the implementations of ``adaverify_step_recorded`` in registration order."""

@@ -14,7 +14,7 @@ from adaverify_runtime.selection import Candidate
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """A registered signal, policy, drafter or model; ``facts`` are what it declares."""
+    """A registered signal, policy, drafter, model or benchmark; ``facts`` are what it declares."""
 
     name: str
     owner: str
@@ -33,7 +33,7 @@ class StartupReport:
         plugins: every discovered plugin with its outcome and reason.
         strategies: every decode strategy, best first, with all reasons.
         backends: every graph backend, best first, with all reasons.
-        signals, policies, drafters, models: everything registered.
+        signals, policies, drafters, models, benchmarks: everything registered.
         notes: decisions in words: what was taken instead of what, and why.
         warnings: what the user should look at: unknown variables, plugins that failed.
         problems: what keeps a verifier from being assembled; empty when one can be.
@@ -49,6 +49,7 @@ class StartupReport:
     policies: tuple[Component, ...]
     drafters: tuple[Component, ...]
     models: tuple[Component, ...]
+    benchmarks: tuple[Component, ...]
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
     problems: tuple[str, ...]

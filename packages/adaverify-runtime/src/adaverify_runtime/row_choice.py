@@ -82,7 +82,10 @@ class RowCostTable:
 
     @classmethod
     def load(cls, path: Path | str, expected: Mapping[str, Any] | None = None) -> RowCostTable:
-        """Read a table from JSON; other keys than ``row_costs`` and ``fingerprint`` are left alone.
+        """Read a table from what ``save`` or ``adaverify bench NAME --json`` wrote.
+
+        Of a benchmark report the first benchmark counts whose facts hold ``row_costs``; the other facts are
+        its fingerprint. Other keys are left alone.
 
         Args:
             path: the file.
@@ -93,7 +96,7 @@ class RowCostTable:
             FingerprintMismatchError: it was measured on another setup.
         """
         try:
-            document = json.loads(Path(path).read_text(encoding="utf-8"))
+            document = _table_of(json.loads(Path(path).read_text(encoding="utf-8")))
             costs = tuple(RowCost(**cost) for cost in document["row_costs"])
             fingerprint = dict(document["fingerprint"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -119,6 +122,15 @@ class RowCostTable:
             "row_costs": [asdict(cost) for cost in self.costs],
         }
         Path(path).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+
+
+def _table_of(document: Any) -> Any:
+    """Return what holds ``row_costs`` and ``fingerprint``."""
+    for found in document.get("benchmarks", ()):
+        facts = dict(found["facts"])
+        if "row_costs" in facts:
+            return {"row_costs": facts.pop("row_costs"), "fingerprint": facts}
+    return document
 
 
 @dataclass(frozen=True, slots=True)

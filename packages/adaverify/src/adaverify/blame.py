@@ -76,6 +76,7 @@ def _packages(plugins: PluginManager) -> dict[str, str]:
         plugins.policies(),
         plugins.graph_backends(),
         plugins.probes(),
+        plugins.benchmarks(),
     )
     found: dict[str, str] = {}
     for entries in kinds:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from adaverify.commands.bench import bench
 from adaverify.commands.doctor import doctor
 from adaverify.commands.plugins import plugins
 from adaverify.commands.profile import profile
@@ -19,7 +20,7 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (run, doctor, profile, plugins, report):
+for command in (run, doctor, profile, bench, plugins, report):
     app.command()(command)
 
 

@@ -100,7 +100,7 @@ def cell(value: object) -> str:
 
 def emit_json(value: Any) -> None:
     """Write one JSON value to standard output and nothing else; a number that is not finite becomes null."""
-    typer.echo(json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False))
+    typer.echo(json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def progress() -> Progress:
@@ -130,7 +130,7 @@ def reports_errors(command: Callable[P, None]) -> Callable[P, None]:
             command(*args, **kwargs)
             sys.stdout.flush()
         except AdaverifyError as error:
-            _print_error(error)
+            print_error(error)
             raise typer.Exit(REFUSED) from error
         except KeyboardInterrupt as error:
             note("interrupted")
@@ -143,7 +143,8 @@ def reports_errors(command: Callable[P, None]) -> Callable[P, None]:
     return wrapped
 
 
-def _print_error(error: AdaverifyError) -> None:
+def print_error(error: AdaverifyError) -> None:
+    """Print a typed error on standard error: what arrived, what was allowed, what to do."""
     err().print(Text.assemble((type(error).__name__, "bold red"), ": ", error.problem), soft_wrap=True)
     for label, value in (("arrived", error.arrived), ("allowed", error.allowed), ("to do", error.remedy)):
         if value is not None:
@@ -165,11 +166,12 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """Return a JSON-ready value with None in place of numbers that are not finite."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {name: _finite(item) for name, item in value.items()}
+        return {name: finite(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return value

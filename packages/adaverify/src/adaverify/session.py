@@ -164,8 +164,18 @@ def usable_device(name: str) -> str:
     return name
 
 
-def open_session(choice: Choice, fetched: FetchProgress | None = None) -> Session:
+def open_session(
+    choice: Choice,
+    fetched: FetchProgress | None = None,
+    *,
+    load: Callable[[ModelOptions], LoadedModel] | None = None,
+) -> Session:
     """Load settings, plugins and the model.
+
+    Args:
+        choice: what the user asked for.
+        fetched: called as ``fetched(done, total)`` while the model is fetched.
+        load: loads the model in place of the registered one of that name.
 
     Raises:
         SettingsError, PluginError: the surroundings are wrong.
@@ -177,7 +187,7 @@ def open_session(choice: Choice, fetched: FetchProgress | None = None) -> Sessio
     settings, plugins = discover()
     models = {entry.descriptor.name: entry.descriptor for entry in plugins.models()}
     drafters = {entry.descriptor.name: entry.descriptor for entry in plugins.drafters()}
-    if choice.model not in models:
+    if load is None and choice.model not in models:
         raise UnknownNameError("model", choice.model, tuple(models))
     if choice.drafter not in drafters:
         raise UnknownNameError("drafter", choice.drafter, tuple(drafters))
@@ -194,7 +204,7 @@ def open_session(choice: Choice, fetched: FetchProgress | None = None) -> Sessio
         dtype=choice.dtype or preset.dtype,
     )
     with blaming_plugins(plugins):
-        model = models[choice.model].load(
+        model = (load or models[choice.model].load)(
             ModelOptions(device=options.device, dtype=options.dtype, offline=choice.offline, progress=fetched)
         )
     capability = doctor(settings, options.device, plugins=plugins).capability

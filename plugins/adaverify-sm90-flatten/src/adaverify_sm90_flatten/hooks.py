@@ -1,4 +1,4 @@
-"""The strategies ``flatten``, ``paired`` and ``uniform-native``, and the probe ``deep-gemm``."""
+"""The strategies ``flatten``, ``paired`` and ``uniform-native``, the probe and the benchmark of DeepGEMM."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from adaverify_contracts import (
+    BenchmarkDescriptor,
+    BenchmarkOptions,
+    BenchmarkResult,
     Capability,
     DecodeRowBuilder,
     DecodeStrategyDescriptor,
@@ -69,12 +72,26 @@ def adaverify_register_probes() -> Sequence[ProbeDescriptor]:
     return (DEEP_GEMM,)
 
 
+def _logits(options: BenchmarkOptions) -> BenchmarkResult:
+    from adaverify_sm90_flatten import bench
+
+    return bench.run(options)
+
+
+@hookimpl
+def adaverify_register_benchmarks() -> Sequence[BenchmarkDescriptor]:
+    """Return ``logits``, which needs DeepGEMM proven on this card."""
+    needs = Requirements(HOPPER.device_types, HOPPER.architectures, (*HOPPER.kernels, DEEP_GEMM.name))
+    description = "indexer logits with two query tokens a row, against one token a row"
+    return (BenchmarkDescriptor("logits", description, needs, _logits),)
+
+
 @hookimpl
 def adaverify_register_decode_strategies() -> Sequence[DecodeStrategyDescriptor]:
     """Return ``flatten``, ``paired`` and ``uniform-native``, all above the reference plugin.
 
-    ``flatten`` ranks above ``paired``: two tokens a row win where that was measured (``benchmarks/logits.py``
-    writes the table that the runtime chooses by), and an unknown shape must not lose. Graph support comes
+    ``flatten`` ranks above ``paired``: two tokens a row win where that was measured (``adaverify bench
+    logits`` writes the table that the runtime chooses by), and an unknown shape must not lose. Graph support comes
     from the decision that makes the rows.
 
     ``uniform-native`` is not called ``uniform``: that name is the reference plugin's, whose rows are as wide

@@ -16,6 +16,7 @@ _KINDS = {
     "policies": "policies",
     "drafters": "drafters",
     "models": "models",
+    "benchmarks": "benchmarks",
 }
 
 

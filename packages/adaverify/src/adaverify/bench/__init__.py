@@ -1,0 +1,1 @@
+"""The benchmarks of the components, one module each; ``adaverify.hooks`` registers them."""

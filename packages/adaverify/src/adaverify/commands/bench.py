@@ -1,0 +1,228 @@
+"""``adaverify bench``: measure the components, values first, each beside a plain baseline."""
+
+from __future__ import annotations
+
+import json as codec
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from adaverify.bench.surroundings import clocks, surroundings
+from adaverify.bench.timing import DeviceTimer
+from adaverify.blame import blaming_plugins
+from adaverify.console import (
+    CHECK_FAILED,
+    emit_json,
+    finite,
+    out,
+    print_error,
+    progress,
+    reports_errors,
+    say,
+    table,
+)
+from adaverify.files import require_writable
+from adaverify.options import Device, Dtype, Offline
+from adaverify.session import discover, usable_device
+from adaverify_contracts import (
+    AdaverifyError,
+    BenchmarkDescriptor,
+    BenchmarkOptions,
+    BenchmarkResult,
+    Capability,
+    CapabilityError,
+    UnknownNameError,
+    WrongValueError,
+)
+from adaverify_runtime import PluginManager, Registered
+from adaverify_runtime import doctor as startup_report
+
+ALL = "all"
+STDOUT = Path("-")
+
+Entry = Registered[BenchmarkDescriptor]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One benchmark: its result, or why there is none; ``wrong`` when a value differed."""
+
+    entry: Entry
+    result: BenchmarkResult | None
+    reason: str = ""
+    wrong: bool = False
+
+
+@reports_errors
+def bench(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[BENCHMARK]", help="Which one, or all; lists them when omitted.")
+    ] = None,
+    device: Device = None,
+    repeat: Annotated[int, typer.Option(min=1, help="Rounds in which the variants take turns.")] = 5,
+    requests: Annotated[
+        list[int] | None,
+        typer.Option(min=1, help="Measure this batch size; may be repeated. The benchmark's when omitted."),
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Decode steps of each mode in step; 1000 alone, else 200.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Model of step; the default model, or a tiny one if that is not to be had."),
+    ] = None,
+    dtype: Dtype = None,
+    offline: Offline = False,
+    json: Annotated[
+        Path | None,
+        typer.Option("--json", help="Write the results to this file; - prints one JSON value, nothing else."),
+    ] = None,
+) -> None:
+    """Measure a component beside a plain baseline, in one run.
+
+    Values are compared with a reference first; where one differs, no time is printed and the exit code is 1.
+    """
+    settings, plugins = discover()
+    where = usable_device(device or settings.device.name)
+    with blaming_plugins(plugins):
+        capability = startup_report(settings, where, plugins=plugins).capability
+    if name is None:
+        _list(plugins, capability)
+        return
+    chosen = _chosen(name, plugins, capability)
+    if json is not None and json != STDOUT:
+        require_writable(json, "--json")
+    setup = surroundings(where, capability, repeat) | {"clocks_before": clocks(where)}
+    with progress() as display:
+        task = display.add_task(name, total=None, note="")
+
+        def show(done: int, total: int, what: str) -> None:
+            display.update(task, completed=done, total=total, note=what)
+
+        options = BenchmarkOptions(
+            device=where,
+            capability=capability,
+            timer=DeviceTimer(where, repeat),
+            repeat=repeat,
+            requests=tuple(sorted(set(requests or ()))),
+            steps=steps,
+            model=model,
+            dtype=dtype,
+            offline=offline,
+            progress=show,
+        )
+        outcomes = []
+        for entry in chosen:
+            display.reset(task, description=entry.descriptor.name)
+            outcomes.append(_run(entry, options, plugins, skip=name == ALL))
+    setup["clocks_after"] = clocks(where)
+    _report(setup, outcomes, json)
+    if any(outcome.wrong for outcome in outcomes):
+        raise typer.Exit(CHECK_FAILED)
+
+
+def _chosen(name: str, plugins: PluginManager, capability: Capability) -> list[Entry]:
+    """Return the benchmarks that ``name`` stands for.
+
+    Raises:
+        UnknownNameError: nothing registered it.
+        CapabilityError: the one that was named does not run on this device; gives every reason.
+    """
+    entries = plugins.benchmarks()
+    if name == ALL:
+        return list(entries)
+    for entry in entries:
+        if entry.descriptor.name != name:
+            continue
+        if unmet := entry.descriptor.requirements.unmet(capability):
+            raise CapabilityError(
+                f"benchmark {name!r} does not run here: {'; '.join(unmet)}",
+                arrived=capability.device_name,
+                allowed="a device that meets all of its requirements",
+                remedy="choose another with --device, or see `adaverify bench` for what runs here",
+            )
+        return [entry]
+    raise UnknownNameError("benchmark", name, (ALL, *(entry.descriptor.name for entry in entries)))
+
+
+def _run(entry: Entry, options: BenchmarkOptions, plugins: PluginManager, *, skip: bool) -> Outcome:
+    """Run one benchmark; with ``skip`` what it refuses is an outcome, and the others go on."""
+    if unmet := entry.descriptor.requirements.unmet(options.capability):
+        return Outcome(entry, None, f"skipped: {'; '.join(unmet)}")
+    try:
+        with blaming_plugins(plugins):
+            return Outcome(entry, entry.descriptor.run(options))
+    except WrongValueError as error:
+        print_error(error)
+        return Outcome(entry, None, f"wrong values: {error}", wrong=True)
+    except AdaverifyError as error:
+        if not skip:
+            raise
+        return Outcome(entry, None, f"refused: {error}")
+
+
+def _report(setup: dict[str, Any], outcomes: Sequence[Outcome], where: Path | None) -> None:
+    """Write the JSON value where it was asked for, and show tables unless that is standard output."""
+    value = {"setup": setup, "benchmarks": [_as_dict(outcome) for outcome in outcomes]}
+    if where == STDOUT:
+        emit_json(value)
+        return
+    if where is not None:
+        text = codec.dumps(finite(value), indent=1, ensure_ascii=False, allow_nan=False)
+        where.write_text(text + "\n", encoding="utf-8")
+    for outcome in outcomes:
+        _render(outcome)
+    state = setup["clocks_before"] or {}
+    parts = [setup["device_name"], f"torch {setup['torch']}", f"commit {setup['commit'] or 'unknown'}"]
+    if state:
+        parts.insert(1, f"SM clock {state['clocks.sm']}")
+    say(", ".join(parts))
+    if where is not None:
+        say(f"JSON: {where}")
+
+
+def _as_dict(outcome: Outcome) -> dict[str, Any]:
+    entry = outcome.entry
+    found = outcome.result.as_dict() if outcome.result is not None else {}
+    origin = f"{entry.owner} {entry.version}".strip()
+    reason = outcome.reason or None
+    return {"name": entry.descriptor.name, "from": origin, "measured": bool(found), "reason": reason} | found
+
+
+def _render(outcome: Outcome) -> None:
+    descriptor, result = outcome.entry.descriptor, outcome.result
+    title = f"{descriptor.name}: {descriptor.description}"
+    if result is None:
+        say(title, "bold")
+        say(outcome.reason, "bold red" if outcome.wrong else "yellow")
+        out().print()
+        return
+    shown = [
+        place
+        for place, column in enumerate(result.columns)
+        # A CPU has no device times: their columns would be dashes.
+        if column.shown and any(row[place] is not None for row in result.rows)
+    ]
+    heads = [result.columns[place].name.replace("_", " ") for place in shown]
+    out().print(table(title, heads, [[row[place] for place in shown] for row in result.rows]))
+    for label, lines in (("checked", result.checks), ("note", result.notes)):
+        for line in lines:
+            say(f"{label}: {line}")
+    say(f"data: {result.data}; {result.cache}")
+    out().print()
+
+
+def _list(plugins: PluginManager, capability: Capability) -> None:
+    rows = [
+        (
+            entry.descriptor.name,
+            entry.descriptor.description,
+            entry.owner,
+            "; ".join(entry.descriptor.requirements.unmet(capability)) or "yes",
+        )
+        for entry in plugins.benchmarks()
+    ]
+    out().print(table("Benchmarks", ("name", "what it measures", "from", "runs here"), rows))
