@@ -16,7 +16,7 @@ Key = TypeVar("Key", bound=Hashable)
 # The time that counts may lie this far above the fastest round. Quiet rounds of one shape agree to about 2 %;
 # at 10 % no margin of the guard covers the error.
 SPREAD_BOUND = 0.10
-# A point that the monotone fit moves by more than this is measured again: all its rounds may have met a burst.
+# A point that the never-falling fit moves by more is measured again: all its rounds may have met one burst.
 CORRECTION_BOUND = 0.05
 # Further passes over the shapes in doubt, each of as many rounds as the first. Three of them turn four rounds
 # of burst in a row into a quarter of the rounds; what is unquiet after that is unquiet for minutes.
@@ -110,20 +110,20 @@ def slow_rounds(samples: Mapping[Shape, Sequence[float]]) -> list[str]:
         slow = [value for value in times if value > DISTURBED * used]
         if slow:
             rounds = f"{len(slow)} of {len(times)} rounds disturbed"
-            found.append(f"{name(shape)}: {rounds}, up to {max(slow):.6g} s, used {used:.6g} s")
+            found.append(f"{spelt(shape)}: {rounds}, up to {max(slow):.6g} s, used {used:.6g} s")
     return found
 
 
 def unquiet_words(shapes: Iterable[Shape], samples: Mapping[Shape, Sequence[float]]) -> list[str]:
     """Return a sentence about each shape whose rounds never agreed."""
     return [
-        f"{name(shape)}: {len(samples[shape])} rounds do not agree, the time that counts is "
+        f"{spelt(shape)}: {len(samples[shape])} rounds do not agree, the time that counts is "
         f"{spread(samples[shape]):.0%} above the fastest, {SPREAD_BOUND:.0%} allowed"
         for shape in shapes
     ]
 
 
-def name(shape: Shape) -> str:
+def spelt(shape: Shape) -> str:
     """Return a shape in words."""
     tokens, requests, context = shape
     return f"{tokens} tokens, {requests} requests, context {context}"

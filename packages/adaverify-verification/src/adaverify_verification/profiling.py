@@ -14,10 +14,10 @@ from adaverify_verification.cost_table import CostTable
 from adaverify_verification.disturbance import (
     Shape,
     faster_half,
-    name,
     run_rounds,
     settle,
     slow_rounds,
+    spelt,
     unquiet_words,
 )
 from adaverify_verification.fingerprint import Fingerprint
@@ -190,7 +190,7 @@ def _seconds(value: float, shape: Shape) -> float:
     seconds = float(value)
     if not math.isfinite(seconds) or seconds <= 0:
         raise CostTableError(
-            f"the step of {name(shape)} returned no time",
+            f"the step of {spelt(shape)} returned no time",
             arrived=value,
             allowed="finite seconds > 0",
             remedy="time the whole step with a monotonic clock after the device has finished",

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from adaverify_contracts import CostTableError
 from adaverify_verification.cost_table import CostCurve, CostTable
-from adaverify_verification.disturbance import SPREAD_BOUND, Shape, faster_half, name, run_rounds, spread
+from adaverify_verification.disturbance import SPREAD_BOUND, Shape, faster_half, run_rounds, spelt, spread
 
 Outcome = Literal["unchecked", "kept", "rescaled", "distorted", "undecided"]
 # A plan is an argmax of ratios of prices: a common factor changes nothing, and a ratio of two prices that is
@@ -112,7 +112,7 @@ def check_table(
         seconds = float(measure(*shape))
         if not math.isfinite(seconds) or seconds <= 0:
             raise CostTableError(
-                f"the step of {name(shape)} returned no time",
+                f"the step of {spelt(shape)} returned no time",
                 arrived=seconds,
                 allowed="finite seconds > 0",
                 remedy="time the whole step with a monotonic clock after the device has finished",
@@ -178,5 +178,5 @@ def _judge(stored: dict[Shape, float], samples: dict[Shape, list[float]]) -> Tab
 
 
 def _moved(probe: Probe) -> str:
-    where = name((probe.tokens, probe.requests, probe.context))
+    where = spelt((probe.tokens, probe.requests, probe.context))
     return f"{where} was {1e3 * probe.stored:.3g} ms and is {1e3 * probe.now:.3g}"
