@@ -98,15 +98,17 @@ def test_only_points_that_can_run_here_are_taken():
 
 
 def test_dear_steps_are_left_out():
-    """Seconds of one point are bounded; where every point is dear, the two cheapest do."""
+    """Seconds of one point are bounded; where every point is dear, the ends of the cheapest curve do."""
 
     def chosen(*seconds):
         points = [(count, 4, 128, time) for count, time in zip(TOKENS, seconds, strict=True)]
         return [shape[0] for shape in choose_probes(CostTable.from_points(HERE, points), **SIZES)]
 
     assert chosen(0.01, 0.011, 0.05, 0.9) == [4, 8, 16]
-    assert chosen(0.01, 0.9, 1.0, 1.1) == [4, 8]
-    assert chosen(2.0, 3.0, 4.0, 5.0) == [4, 8]
+    assert chosen(0.01, 0.9, 1.0, 1.1) == [4, 32]
+    assert chosen(2.0, 3.0, 4.0, 5.0) == [4, 32]
+    points = [(1, 1, 128, 0.09), (8, 1, 128, 0.1), (4, 4, 128, 0.2), (32, 4, 128, 0.3)]
+    assert list(choose_probes(CostTable.from_points(HERE, points), **SIZES)) == [(1, 1, 128), (8, 1, 128)]
 
 
 def test_a_table_of_one_point_has_a_scale_and_no_shape():

@@ -115,7 +115,7 @@ def test_a_closed_pipe_is_neither_a_failed_check_nor_a_traceback(trace):
 def test_an_output_that_takes_nothing_is_a_fault_of_its_own(trace):
     """A full disk is no failed check (1) and no traceback; 4, with the reason, and quiet without a stderr."""
     start = [sys.executable, "-c", MAIN]
-    with open("/dev/full", "w") as full:
+    with Path("/dev/full").open("w") as full:
         result = subprocess.run(
             [*start, "report", str(trace)], stdout=full, stderr=subprocess.PIPE, text=True
         )

@@ -22,8 +22,8 @@ ROUNDS = 4
 # A shape that looks wrong is measured this often more before the table is given up.
 FURTHER_ROUNDS = 8
 # Seconds that one point may take by the table's own price, warm-up and first rounds together: three points
-# stay below a second.
-POINT_SECONDS = 0.3
+# stay near a second. Where no two points of one curve are that cheap, the ends of the cheapest curve do.
+POINT_SECONDS = 0.4
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +91,8 @@ def check_table(
 ) -> TableCheck:
     """Measure up to three points of ``table`` again and compare, up to one common factor.
 
-    The points are the cheapest and the dearest affordable one of its largest batch, and the one most out of
-    line with its neighbours. When their ratios differ by more than ``SHAPE_BOUND``, further rounds decide.
+    The points are the largest affordable one, the smallest of the same batch, and the one most out of line
+    with its neighbours. When their ratios differ by more than ``SHAPE_BOUND``, further rounds decide.
 
     Args:
         table: the stored table.
@@ -144,14 +144,20 @@ def choose_probes(table: CostTable, *, max_requests: int, max_context: int) -> d
     }
     limit = POINT_SECONDS / (ROUNDS + 1)
     affordable = [shape for shape, seconds in stored.items() if seconds <= limit]
-    if len(affordable) < 2:
-        affordable = sorted(stored, key=lambda shape: stored[shape])[:2]
-    last = affordable[-1]
-    first = next(shape for shape in affordable if shape[1:] == last[1:])
+    ends = _ends(affordable) if affordable else ()
+    if len(ends) < 2:
+        cheapest = min(curves, key=lambda curve: curve.measured[-1])
+        ends = _ends([shape for shape in stored if shape[1:] == (cheapest.requests, cheapest.context)])
+        affordable = list(ends)
     lines = {shape: off for curve in curves for shape, off in _out_of_line(curve).items()}
-    oddest = max(affordable, key=lambda shape: lines[shape])
-    chosen = {first, last, oddest, affordable[0]} if first == last else {first, last, oddest}
+    chosen = {*ends, max(affordable, key=lambda shape: lines[shape])}
     return {shape: stored[shape] for shape in stored if shape in chosen}
+
+
+def _ends(shapes: list[Shape]) -> tuple[Shape, ...]:
+    """Return the shape of most tokens and the smallest one of its batch; one where there is no other."""
+    largest = max(shapes)
+    return tuple(dict.fromkeys((min(shape for shape in shapes if shape[1:] == largest[1:]), largest)))
 
 
 def _out_of_line(curve: CostCurve) -> dict[Shape, float]:

@@ -208,7 +208,7 @@ def run_process(command: Callable[[], None]) -> None:
             command()
         finally:
             sys.stdout.flush()
-    except (Exception, KeyboardInterrupt) as error:
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - it is said, with its traceback
         sys.exit(ending(error))
 
 
