@@ -45,6 +45,17 @@ def test_modes_compared_on_the_same_prompts(make_engine, tiny):
     for prompt, done in zip(prompts, report.completions, strict=True):
         assert list(done.tokens) == tiny.greedy(model, prompt, 20)
     assert json.loads(json.dumps(report.as_dict()))["identical"] is True
+    assert list(report.by_mode) == ["none", "fixed", "adaptive"]
+    assert len({tuple(one.tokens for one in found) for found in report.by_mode.values()}) == 1
+
+
+@pytest.mark.parametrize(("modes", "temperature"), [(["none", "fixed"], 1.0), (["fixed"], 0.0)])
+def test_what_was_not_compared_is_not_called_identical(make_engine, tiny, modes, temperature):
+    """Sampled prompts, or one mode alone: nothing was compared, so the answer is none at all."""
+    engines = {mode: make_engine(mode) for mode in modes}
+    asked = Sampling(max_tokens=6, temperature=temperature)
+    report = compare(engines, tiny.prompts(2), asked, rounds=1, warmup=0)
+    assert (report.compared, report.identical) == (0, None)
 
 
 def test_another_model_is_a_failure_not_a_near_tie(make_engine, tiny):

@@ -126,3 +126,10 @@ def test_a_failed_save_leaves_the_old_table(tmp_path, monkeypatch):
         CostTable.from_points(HERE, POINTS[:1]).save(path)
     assert path.read_text() == before
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_table_has_the_mode_of_any_other_new_file(tmp_path):
+    """A cache that several users share would be measured anew by all but one of them."""
+    (tmp_path / "plain").write_text("")
+    CostTable.from_points(HERE, POINTS).save(tmp_path / "t.json")
+    assert (tmp_path / "t.json").stat().st_mode == (tmp_path / "plain").stat().st_mode

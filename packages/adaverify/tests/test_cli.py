@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -65,6 +66,8 @@ def test_help_names_every_command_and_code(invoke):
     shown = invoke("--help").stdout
     for word in ("run", "doctor", "profile", "plugins", "report", "--version", "Exit codes"):
         assert word in shown
+    for command in ("run", "doctor", "profile", "report"):
+        assert "1 a check failed" in " ".join(invoke(command, "--help").stdout.split())
 
 
 def test_report_shows_and_plots_a_trace(invoke, trace, tmp_path):
@@ -106,6 +109,47 @@ def test_a_closed_pipe_is_neither_a_failed_check_nor_a_traceback(trace):
     said = process.stderr.read()
     process.stderr.close()
     assert (process.wait(), said) == (console.PIPE_CLOSED, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that takes nothing")
+def test_an_output_that_takes_nothing_is_a_fault_of_its_own(trace):
+    """A full disk is no failed check (1) and no traceback; 4, with the reason, and quiet without a stderr."""
+    start = [sys.executable, "-c", MAIN]
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run(
+            [*start, "report", str(trace)], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+        assert result.returncode == console.FAULT
+        assert result.stderr == "standard output cannot be written: No space left on device\n"
+        assert subprocess.run([*start, "--help"], stdout=full, stderr=full).returncode == console.FAULT
+
+
+def test_tables_in_a_pipe_are_not_cut_at_80_columns(tiny, invoke, monkeypatch):
+    """Nobody can widen a file afterwards; COLUMNS still decides where it is set."""
+    assert max(map(len, invoke("doctor").stdout.splitlines())) <= 80
+    monkeypatch.delenv("COLUMNS")
+    console.out.cache_clear()
+    lines = invoke("doctor").stdout.splitlines()
+    widths = [len(line.rstrip()) for line in lines]
+    assert 80 < max(widths) < 1000
+    (row,) = [line for line in lines if line.startswith("n-gram")]
+    assert "deterministic" in row
+
+
+def test_progress_without_a_terminal_is_a_line_now_and_then(capsys, monkeypatch):
+    """At most one in ten seconds, with task, share and note; a log shows that a long run is alive."""
+    now = [100.0]
+    monkeypatch.setattr(console, "monotonic", lambda: now[0])
+    with console.progress() as display:
+        task = display.add_task("running", total=8, note="fixed 12.0 tokens/s")
+        for done, seconds in enumerate((3.0, 6.0, 2.0, 1.0, 20.0, 4.0), 1):
+            now[0] += seconds
+            display.update(task, completed=done)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(" (")[0] for line in lines] == [
+        "running: 38 % fixed 12.0 tokens/s",
+        "running: 62 % fixed 12.0 tokens/s",
+    ]
 
 
 def test_numbers_that_are_not_finite_become_null(capsys):

@@ -16,7 +16,7 @@ def test_the_curve_is_a_png_and_the_table_is_stored(tiny, invoke, tmp_path):
     result = invoke("profile", *SMALL, "--json")
     assert result.exit_code == 0, result.stderr
     value = json.loads(result.stdout)
-    assert set(value) == {"fingerprint", "points", "draft", "outliers", "table", "plot"}
+    assert set(value) == {"fingerprint", "points", "draft", "outliers", "disturbed", "table", "plot"}
     assert (tmp_path / "cost-curve.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert {point["requests"] for point in value["points"]} == {1, 2}
     assert all(point["seconds"] > 0 for point in value["points"])
@@ -75,3 +75,22 @@ def test_what_cannot_succeed_is_refused_before_measuring(tiny, invoke, arguments
     assert result.stdout == ""
     assert word in " ".join(result.stderr.split())
     assert not list(tmp_path.glob("curve*"))
+
+
+def test_a_busy_machine_stores_nothing_and_says_what_to_run(cold_cache, tiny, invoke, machine, tmp_path):
+    """Code 1, no table in the cache, the curve drawn all the same, and the command with this run's sizes."""
+    machine.slow = lambda tokens, number: 1.0 + 0.4 * number if tokens == 2 else 1.0
+    result = invoke("profile", *SMALL, "--repeats", 3, "--json")
+    assert result.exit_code == 1
+    value = json.loads(result.stdout)
+    assert value["disturbed"]
+    assert value["table"] is None
+    assert not (cold_cache / "cost-tables").exists()
+    assert "points never came to rest. The table is not stored" in result.stderr
+    command = "`adaverify profile --concurrency 2 --context 128 --draft-tokens 2 --model smollm2-135m"
+    assert command in result.stderr
+    machine.runs.clear()
+    again = invoke("profile", *SMALL, "--repeats", 3, "--table", "mine.json")
+    assert again.exit_code == 1
+    assert "disturbed: 2 tokens" in again.stdout
+    assert CostTable.load(tmp_path / "mine.json", None).disturbed

@@ -21,6 +21,11 @@ class ShapeDependent(TinyModel):
         return logits.roll(1, dims=1) if len(hidden) > 2 else logits
 
 
+def texts_of(report, mode="none"):
+    """Return one mode's completions of a report, in prompt order."""
+    return [one["modes"][mode]["text"] for one in report["completions"]]
+
+
 def shape_dependent(options):
     return LoadedModel(ShapeDependent(options=options), TinyTokenizer())
 
@@ -50,6 +55,7 @@ def test_json_is_one_value_with_every_figure(tiny, run_tiny):
     report = json.loads(result.stdout)
     assert list(report) == [
         "setup",
+        "cost_table",
         "modes",
         "tokens",
         "completions",
@@ -83,7 +89,11 @@ def test_json_is_one_value_with_every_figure(tiny, run_tiny):
     assert report["modes"]["none"]["stats"]["verified"] == 0
     assert report["modes"]["fixed"]["stats"]["verified"] == report["modes"]["fixed"]["stats"]["drafted"] > 0
     assert report["tokens"]["compared"] == 4
-    assert [len(one["tokens"]) for one in report["completions"]] == [12] * 4
+    for one in report["completions"]:
+        assert one["identical"] is True
+        assert list(one["modes"]) == MODES
+        assert [len(found["tokens"]) for found in one["modes"].values()] == [12] * 3
+        assert len({found["text"] for found in one["modes"].values()}) == 1
 
 
 def test_the_trace_holds_every_adaptive_step_and_report_reads_it(tiny, run_tiny, invoke, tmp_path):
@@ -132,7 +142,7 @@ def test_the_stored_cost_table_serves_the_next_run(cold_cache, tiny, run_tiny):
     (table,) = (cold_cache / "cost-tables").iterdir()
     second = run_tiny()
     assert "measuring" not in second.stderr
-    assert f"Cost: cost table {table}." in second.stdout
+    assert f"Cost: cost table {table}, checked: 3 points agree with each other within 0%." in second.stdout
 
 
 def test_wrong_tokens_in_float32_are_a_failed_check(tiny, run_tiny):
@@ -144,7 +154,11 @@ def test_wrong_tokens_in_float32_are_a_failed_check(tiny, run_tiny):
     assert "differ for another reason than a near-tie: prompt 1 leaves the text" in text
     assert "This is a fault." in text
     report = json.loads(run_tiny("--mode", "none", "--mode", "fixed", "--concurrency", 1, "--json").stdout)
-    assert not report["tokens"]["identical"]
+    assert report["tokens"]["identical"] is False
+    differing = {one["prompt"] for one in report["tokens"]["divergences"]}
+    assert {i for i, one in enumerate(report["completions"]) if not one["identical"]} == differing
+    wrong = report["completions"][min(differing)]["modes"]
+    assert wrong["none"]["tokens"] != wrong["fixed"]["tokens"]
     assert any(not one["near_tie"] for one in report["tokens"]["divergences"])
 
 
@@ -158,6 +172,9 @@ def test_the_same_difference_in_bfloat16_is_said_and_no_failure(tiny, run_tiny):
 
 def test_one_mode_alone_has_nothing_to_compare(tiny, run_tiny):
     """No ratio, no claim of identity, and no cost table where nothing is planned; a repeated mode is one."""
+    alone = json.loads(run_tiny("--mode", "fixed", "--json").stdout)
+    assert (alone["tokens"]["compared"], alone["tokens"]["identical"]) == (0, None)
+    assert [list(one["modes"]) for one in alone["completions"]] == [["fixed"]] * 4
     result = run_tiny("--mode", "fixed", "--mode", "fixed")
     assert result.exit_code == 0
     assert "one mode ran, so there is nothing to compare" in result.stdout
@@ -171,7 +188,7 @@ def test_no_drafts_and_more_drafts_than_output_are_ordinary(tiny, run_tiny, draf
     """K = 0 turns speculation off; a K beyond the output is cut to the room of each request."""
     report = json.loads(run_tiny("--draft-tokens", drafts, "--json").stdout)
     assert report["setup"]["draft_tokens"] == drafts
-    assert report["tokens"]["identical"]
+    assert report["tokens"]["identical"] is True
     assert (report["modes"]["fixed"]["stats"]["verified"] > 0) == (drafts > 0)
 
 
@@ -188,8 +205,9 @@ def test_sampled_tokens_follow_the_seed(tiny, run_tiny):
     def texts(seed):
         result = run_tiny("--temperature", 1.0, "--seed", seed, "--json")
         report = json.loads(result.stdout)
-        assert report["tokens"]["compared"] == 0
-        return [one["text"] for one in report["completions"]]
+        assert (report["tokens"]["compared"], report["tokens"]["identical"]) == (0, None)
+        assert {one["identical"] for one in report["completions"]} == {None}
+        return texts_of(report)
 
     first = texts(3)
     assert first == texts(3)
@@ -200,7 +218,7 @@ def test_sampled_tokens_follow_the_seed(tiny, run_tiny):
 def test_prompts_of_one_text_have_noise_of_their_own(tiny, run_tiny):
     """One seed for the run is not one noise for all prompts."""
     result = run_tiny("--temperature", 1.0, "--seed", 3, "--json", texts=["same", "same", "same"])
-    assert len({one["text"] for one in json.loads(result.stdout)["completions"]}) == 3
+    assert len(set(texts_of(json.loads(result.stdout)))) == 3
 
 
 def test_chat_wraps_the_prompt(tiny, run_tiny):
@@ -208,7 +226,7 @@ def test_chat_wraps_the_prompt(tiny, run_tiny):
     plain = json.loads(run_tiny("--json").stdout)["completions"]
     chat = json.loads(run_tiny("--json", "--chat").stdout)["completions"]
     assert [one["prompt"] for one in plain] == [one["prompt"] for one in chat]
-    assert [one["text"] for one in plain] != [one["text"] for one in chat]
+    assert texts_of({"completions": plain}) != texts_of({"completions": chat})
 
 
 def test_show_prints_as_many_completions_as_asked(tiny, run_tiny):
@@ -273,3 +291,30 @@ def test_a_plugin_that_failed_to_load_is_said_and_the_run_goes_on(tiny, run_tiny
     assert result.exit_code == 0
     assert "plugin extra-1 of extra-1 was not loaded (import failed)" in result.stderr
     assert "no libcuda" in json.loads(result.stdout)["warnings"][0]
+
+
+def test_reliability_is_in_the_json_always_and_printed_when_asked(tiny, run_tiny):
+    """Predicted and observed acceptance by position, with the number of labels; none without drafts."""
+    report = json.loads(run_tiny("--json", "--tokens", 40).stdout)
+    assert report["modes"]["none"]["reliability"] == {}
+    rows = report["modes"]["fixed"]["reliability"]["greedy"]
+    assert [row["position"] for row in rows] == [1, 2, 3]
+    assert rows[0]["labels"] > 0
+    for row in rows:
+        assert set(row) == {"position", "labels", "predicted", "observed"}
+        assert row["labels"] == 0 or (0 < row["predicted"] < 1 and 0 <= row["observed"] <= 1)
+    shown = run_tiny("--reliability", "--tokens", 40).stdout
+    assert "Reliability of confidences" in shown
+    heads = [line.split() for line in shown.splitlines() if "predicted" in line and "labels" in line]
+    assert heads[0] == ["mode", "regime", "position", "labels", "predicted", "observed", "difference"]
+    assert max(len(line) for line in shown.splitlines() if "/" not in line) <= 80
+    assert "Reliability" not in run_tiny().stdout
+
+
+def test_completions_that_differ_are_shown_once_a_text(tiny, run_tiny):
+    """Each text carries the names of the modes that wrote it."""
+    assert "completion, none, fixed, adaptive \u2500" in run_tiny().stdout
+    tiny(load=shape_dependent)
+    shown = run_tiny("--mode", "none", "--mode", "fixed", "--concurrency", 1).stdout
+    assert "completion, none \u2500" in shown
+    assert "completion, fixed \u2500" in shown

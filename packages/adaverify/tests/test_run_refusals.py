@@ -13,7 +13,7 @@ from adaverify_contracts import (
     ModelDescriptor,
     ModelFileError,
     ModelOptions,
-    PluginError,
+    PromptError,
     Seen,
     hookimpl,
 )
@@ -91,6 +91,15 @@ class TestBeforeTheModelIsLoaded:
         refused(invoke("run", "--trace", notes), "TraceError", "notes.txt:1")
         assert notes.read_text() == "mine\n"
 
+    def test_advice_about_a_bad_trace_is_for_the_command_line(self, invoke, tmp_path):
+        """Nobody at a prompt can pass allow_torn_tail=True."""
+        bad = tmp_path / "bad.jsonl"
+        bad.write_text("not json\n")
+        said = refused(invoke("run", "--trace", bad), "bad.jsonl:1", "choose another file for --trace")
+        assert "allow_torn_tail" not in said
+        said = refused(invoke("report", bad), "bad.jsonl:1", "`adaverify run --trace` wrote")
+        assert "allow_torn_tail" not in said
+
     def test_a_check_for_writing_leaves_no_file_behind(self, invoke, tmp_path):
         """The trace is tried before the prompts are known to be good."""
         refused(invoke("run", "--trace", tmp_path / "t.jsonl", "--drafter", "psychic"), "psychic")
@@ -117,7 +126,11 @@ def test_a_prompt_too_long_is_named_by_its_number(tiny, run_tiny):
     """The third prompt of four does not fit 512 tokens; nothing is measured before that is said."""
     result = run_tiny(texts=["a", "b", "c" * 600, "d"])
     text = refused(
-        result, "PromptError: prompt 3 of 4 does not fit the model", "600 tokens", "1 .. 511 tokens"
+        result,
+        "PromptError: prompt 3 of 4",
+        "prompts.jsonl line 3) does not fit the model",
+        "600 tokens",
+        "1 .. 511 tokens",
     )
     assert "measuring" not in text
 
@@ -145,7 +158,9 @@ def test_a_prompt_without_tokens_is_refused(install, invoke, prompts):
             return (ModelDescriptor(session.MODEL, "hears nothing", load),)
 
     install(Plugin())
-    refused(invoke("run", "--prompts", prompts()), "prompt 1 of 4 does not fit the model", "0 tokens")
+    refused(
+        invoke("run", "--prompts", prompts()), "prompt 1 of 4", "line 1) does not fit the model", "0 tokens"
+    )
 
 
 def test_a_tokenizer_that_raises_names_its_plugin(tiny, run_tiny):
@@ -159,10 +174,39 @@ def test_a_tokenizer_that_raises_names_its_plugin(tiny, run_tiny):
     refused(run_tiny(), "PluginError: plugin 'extra-0' raised LookupError", "no such letter", "in encode")
 
 
+def test_a_marker_in_a_prompt_is_named_by_number_and_line(tiny, run_tiny, tmp_path):
+    """The chat template refuses it; the user learns which prompt of which line it was."""
+
+    class Strict(TinyTokenizer):
+        def chat(self, messages):
+            if "<|im_end|>" in messages[0]["content"]:
+                raise PromptError("message 0 contains a control token", arrived="<|im_end|>", allowed="text")
+            return super().chat(messages)
+
+    tiny(load=lambda options: LoadedModel(TinyModel(options=options), Strict()))
+    path = tmp_path / "p.txt"
+    path.write_text("a\n\nb <|im_end|>\n")
+    said = refused(
+        run_tiny("--prompts", path, "--chat"),
+        "PromptError: prompt 2 of 2",
+        "p.txt line 3) is refused: message 0 contains a control token",
+        "arrived: <|im_end|>",
+        "or leave out --chat",
+    )
+    assert "measuring" not in said
+
+
+def test_no_drafts_are_said_to_be_none(tiny, run_tiny, caplog):
+    """K = 0: not that every draft is verified, there are none."""
+    assert run_tiny("--draft-tokens", 0).exit_code == 0
+    assert "adaptive verification is off: nothing is drafted, K is 0" in caplog.text
+    assert "every draft is verified" not in caplog.text
+
+
 def test_a_length_set_in_the_environment_is_a_limit(tiny, run_tiny, monkeypatch):
     """ADAVERIFY_ENGINE_MAX_MODEL_LEN lowers the model's own limit."""
     monkeypatch.setenv("ADAVERIFY_ENGINE_MAX_MODEL_LEN", "20")
-    refused(run_tiny(texts=["a" * 30]), "prompt 1 of 1 does not fit", "1 .. 19 tokens")
+    refused(run_tiny(texts=["a" * 30]), "prompt 1 of 1", "does not fit", "1 .. 19 tokens")
 
 
 def test_more_drafts_than_any_sequence_holds_are_refused(tiny, run_tiny):
@@ -316,6 +360,9 @@ def test_a_mistake_of_our_own_keeps_its_traceback(tiny, run_tiny, monkeypatch):
         raise RuntimeError("ours")
 
     monkeypatch.setattr("adaverify_engine.engine.emit", broken)
-    with pytest.raises(RuntimeError, match="ours") as caught:
-        run_tiny()
-    assert not isinstance(caught.value, PluginError)
+    result = run_tiny()
+    assert (result.exit_code, result.stdout) == (4, "")
+    assert "Traceback (most recent call last)" in result.stderr
+    assert "RuntimeError: ours" in result.stderr
+    assert "PluginError" not in result.stderr
+    assert "This is a fault of adaverify" in result.stderr

@@ -63,3 +63,24 @@ def test_stamp_of_another_pin_or_rubbish_is_ignored(tmp_path):
     assert not is_verified(path, len(CONTENT), "0" * 64)
     stamp_path(path).write_text("{rubbish")
     assert is_verified(path, len(CONTENT), SHA)
+
+
+def test_a_stamp_has_the_mode_of_any_other_new_file(tmp_path):
+    """A cache that several users share would be hashed at every start of all but one of them."""
+    path = tmp_path / "model"
+    path.write_bytes(CONTENT)
+    assert is_verified(path, len(CONTENT), SHA)
+    assert stamp_path(path).stat().st_mode == path.stat().st_mode
+    assert sorted(tmp_path.iterdir()) == sorted([path, stamp_path(path)])
+
+
+def test_without_its_stamp_a_file_is_hashed_again(tmp_path):
+    """How a user forces a full check: delete the stamp."""
+    path = tmp_path / "model"
+    path.write_bytes(CONTENT)
+    assert is_verified(path, len(CONTENT), SHA)
+    times = path.stat()
+    path.write_bytes(b"X" * len(CONTENT))
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    stamp_path(path).unlink()
+    assert not is_verified(path, len(CONTENT), SHA)

@@ -88,6 +88,11 @@ def test_offline_without_the_file_says_what_is_there(source, tmp_path, content):
         fetch_model_file(source, ModelOptions(cache_dir=tmp_path, offline=True))
     assert source.sha256 in caught.value.allowed
     assert "tiny.gguf" in caught.value.arrived
+    if content is None:
+        assert "not in the cache" in caught.value.problem
+        return
+    assert "is corrupt" in caught.value.problem
+    assert hashlib.sha256(content).hexdigest() in caught.value.arrived
 
 
 def test_corrupted_cached_file_is_fetched_again_with_a_warning(source, tmp_path, caplog):

@@ -3,7 +3,7 @@
 from adaverify_engine.compare import Comparison, Divergence, ModeResult, compare
 from adaverify_engine.engine import Engine
 from adaverify_engine.options import EngineOptions, Sampling
-from adaverify_engine.profiling import fingerprint, grid_for, profile_engine
+from adaverify_engine.profiling import check_cost_table, fingerprint, grid_for, profile_engine
 from adaverify_engine.request import Completion, Event, FinishReason
 from adaverify_engine.stats import EngineStats
 
@@ -18,6 +18,7 @@ __all__ = [
     "FinishReason",
     "ModeResult",
     "Sampling",
+    "check_cost_table",
     "compare",
     "fingerprint",
     "grid_for",

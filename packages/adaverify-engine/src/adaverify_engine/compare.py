@@ -64,10 +64,12 @@ class Comparison:
     Attributes:
         baseline: mode that the others are held against.
         results: by mode.
-        compared: greedy prompts whose tokens were compared, for each mode but the baseline.
+        compared: greedy prompts whose tokens were compared, for each mode but the baseline; 0 where one mode
+            ran.
         divergences: all differences; those that are no near-tie are failures.
         threshold: gap below which a difference counts as a near-tie.
         completions: of the baseline's last round, in prompt order.
+        by_mode: the same of every mode.
     """
 
     baseline: str
@@ -76,6 +78,7 @@ class Comparison:
     divergences: tuple[Divergence, ...]
     threshold: float
     completions: tuple[Completion, ...] = field(repr=False)
+    by_mode: Mapping[str, tuple[Completion, ...]] = field(repr=False)
 
     @property
     def near_ties(self) -> int:
@@ -88,9 +91,9 @@ class Comparison:
         return tuple(difference for difference in self.divergences if not difference.near_tie)
 
     @property
-    def identical(self) -> bool:
-        """Whether every compared token is the same, near-ties excepted."""
-        return not self.failures
+    def identical(self) -> bool | None:
+        """Whether every compared token is the same, near-ties excepted; None when nothing was compared."""
+        return not self.failures if self.compared else None
 
     def speedup(self, mode: str, over: str) -> float:
         """Return the ratio of medians of tokens per second."""
@@ -162,10 +165,11 @@ def compare(
     return Comparison(
         baseline=modes[0],
         results={mode: _result(mode, speeds[mode], engines[mode].stats) for mode in modes},
-        compared=sum(one.greedy for one in asked),
+        compared=sum(one.greedy for one in asked) if len(modes) > 1 else 0,
         divergences=tuple(differences.values()),
         threshold=threshold,
         completions=tuple(latest[modes[0]]),
+        by_mode={mode: tuple(latest[mode]) for mode in modes},
     )
 
 

@@ -16,7 +16,14 @@ from adaverify_engine.pipeline import DecodePipeline
 from adaverify_engine.request import Request
 from adaverify_engine.scheduler import Scheduler, Work
 from adaverify_engine.text import Detokenizer
-from adaverify_verification import CostTable, Fingerprint, ProfileGrid, profile_cost
+from adaverify_verification import (
+    CostTable,
+    Fingerprint,
+    ProfileGrid,
+    TableCheck,
+    check_table,
+    profile_cost,
+)
 
 if TYPE_CHECKING:
     from adaverify_runtime import Staged
@@ -106,12 +113,7 @@ def profile_engine(
     Raises:
         EngineError: the engine is busy, a context is too long, or the pool does not hold the largest shape.
     """
-    if not engine.idle:
-        raise EngineError(
-            "a busy engine cannot be profiled",
-            allowed="an engine with no requests",
-            remedy="profile before serving, or after run() has returned",
-        )
+    _require_idle(engine)
     runner = _Runner(engine)
     table = profile_cost(
         runner.step,
@@ -125,6 +127,39 @@ def profile_engine(
     )
     runner.close()
     return table
+
+
+def check_cost_table(engine: Engine, table: CostTable) -> TableCheck:
+    """Measure a few points of ``table`` on ``engine`` and say whether the table still has their shape.
+
+    Takes less than a second where steps take less than a tenth of one.
+
+    Args:
+        engine: an idle engine of the table's setup; what it leaves behind is as in ``profile_engine``.
+        table: the stored table.
+
+    Raises:
+        EngineError: the engine is busy, or its pool does not hold a point that its sizes allow.
+    """
+    _require_idle(engine)
+    runner, options = _Runner(engine), engine.options
+
+    def measure(tokens: int, requests: int, context: int) -> float:
+        # A point of a padded table is the size that executes, which may be more than its requests hold.
+        return runner.step(min(tokens, requests * (options.draft_tokens + 1)), requests, context)
+
+    return check_table(
+        table, measure, max_requests=options.max_requests, max_context=_longest_context(options)
+    )
+
+
+def _require_idle(engine: Engine) -> None:
+    if not engine.idle:
+        raise EngineError(
+            "a busy engine cannot be profiled",
+            allowed="an engine with no requests",
+            remedy="profile before serving, or after run() has returned",
+        )
 
 
 class _Runner:

@@ -19,6 +19,7 @@ from adaverify_verification.signals import (
     OPTIMISTIC,
     builtin_signals,
 )
+from adaverify_verification.table_check import TableCheck, check_table
 
 __all__ = [
     "ACCEPTANCE_HISTORY",
@@ -38,12 +39,14 @@ __all__ = [
     "ProfileGrid",
     "RatioPolicy",
     "Relay",
+    "TableCheck",
     "Verdict",
     "VerificationManager",
     "admit",
     "agree",
     "apply_plan",
     "builtin_signals",
+    "check_table",
     "common_tier",
     "effective_seen",
     "export_plan",

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 import os
-import tempfile
+import secrets
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -54,7 +54,9 @@ class CostTable:
     Attributes:
         fingerprint: the setup it was measured on.
         curves: one a (requests, context), sorted.
-        outliers: points that broke monotonicity and points whose rounds were disturbed, in words.
+        outliers: points that broke monotonicity and points with single slow rounds, in words.
+        disturbed: points whose rounds never agreed, in words. A table with any is good for the run that
+            measured it and for nothing else: measure it again on a quiet machine.
         draft: (requests, seconds) of drafting alone where the engine can skip it and the curves exclude it.
         rejected_seconds: seconds that undoing one rejected draft token costs, 0 where it costs nothing.
     """
@@ -64,6 +66,7 @@ class CostTable:
     outliers: tuple[str, ...] = ()
     draft: tuple[tuple[int, float], ...] = ()
     rejected_seconds: float = 0.0
+    disturbed: tuple[str, ...] = ()
 
     @classmethod
     def from_points(
@@ -73,11 +76,13 @@ class CostTable:
         *,
         draft: Iterable[Sequence[float]] = (),
         rejected_seconds: float = 0.0,
+        noted: Iterable[str] = (),
         disturbed: Iterable[str] = (),
     ) -> CostTable:
         """Return a table of (tokens, requests, context, seconds) points; repeats count by their median.
 
-        ``disturbed`` are sentences about unquiet measurements, kept among the outliers.
+        ``noted`` are sentences about single slow rounds, kept among the outliers; ``disturbed`` are those
+        about points whose rounds never agreed.
 
         Raises:
             CostTableError: no points, or one that is not finite, not positive or off the axes.
@@ -99,8 +104,9 @@ class CostTable:
         drafting = tuple(sorted((int(count), float(seconds)) for count, seconds in draft))
         for count, seconds in drafting:
             _positive(f"draft seconds at {count} requests", seconds, zero=True)
-        named = tuple(dict.fromkeys((*outliers, *(str(note) for note in disturbed))))
-        return cls(fingerprint, tuple(curves), named, drafting, float(rejected_seconds))
+        named = tuple(dict.fromkeys((*outliers, *(str(note) for note in noted))))
+        unquiet = tuple(str(note) for note in disturbed)
+        return cls(fingerprint, tuple(curves), named, drafting, float(rejected_seconds), unquiet)
 
     @property
     def points(self) -> tuple[Point, ...]:
@@ -110,6 +116,26 @@ class CostTable:
             for curve in self.curves
             for tokens, seconds in zip(curve.tokens, curve.measured, strict=True)
         )
+
+    def scaled(self, factor: float) -> CostTable:
+        """Return the table with every time multiplied by ``factor``, as another clock would have measured it.
+
+        Plans do not change: they compare ratios of these times.
+
+        Raises:
+            CostTableError: the factor is no finite number > 0.
+        """
+        _positive("the factor of a cost table", factor)
+        curves = tuple(
+            replace(
+                curve,
+                measured=tuple(factor * seconds for seconds in curve.measured),
+                seconds=tuple(factor * seconds for seconds in curve.seconds),
+            )
+            for curve in self.curves
+        )
+        draft = tuple((count, factor * seconds) for count, seconds in self.draft)
+        return replace(self, curves=curves, draft=draft, rejected_seconds=factor * self.rejected_seconds)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the table as JSON; readers see the old file or the new one, never half of it."""
@@ -123,17 +149,19 @@ class CostTable:
             "draft": self.draft,
             "rejected_seconds": self.rejected_seconds,
             "outliers": self.outliers,
+            "disturbed": self.disturbed,
         }
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+        # Not mkstemp: its mode 600 would hide the table from whoever else shares the cache.
+        part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
         try:
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            with part.open("x", encoding="utf-8") as stream:
                 json.dump(document, stream, indent=1, allow_nan=False)
                 stream.write("\n")
                 stream.flush()
                 os.fsync(stream.fileno())
-            Path(name).replace(target)
+            part.replace(target)
         except BaseException:
-            Path(name).unlink(missing_ok=True)
+            part.unlink(missing_ok=True)
             raise
 
     @classmethod
@@ -152,7 +180,8 @@ class CostTable:
                 document["points"],
                 draft=document.get("draft", ()),
                 rejected_seconds=document.get("rejected_seconds", 0.0),
-                disturbed=document.get("outliers", ()),
+                noted=document.get("outliers", ()),
+                disturbed=document.get("disturbed", ()),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CostTableError(

@@ -106,7 +106,9 @@ class VerificationManager(CapturedSteps):
         self._budget = torch.zeros(1, dtype=torch.int32, device=device)
         self._settle_law(signal, policy, drafter_seen, drafter_deterministic)
         self.set_tiers(tiers)
-        if options.mode == "adaptive" and not cost.priced:
+        if options.mode == "adaptive" and not limits.draft_tokens:
+            _LOG.warning("adaptive verification is off: nothing is drafted, K is 0")
+        elif options.mode == "adaptive" and not cost.priced:
             _LOG.warning("adaptive verification is off, every draft is verified: %s", cost.reason)
 
     def _settle_law(
@@ -340,7 +342,8 @@ class VerificationManager(CapturedSteps):
             self.cost.refresh(plan.tier, plan.requests, context_of(entry.state), seconds)
             if self.cost.strayed != strayed:
                 self._note(entry, "table-agrees-again" if strayed else "table-left-bounds")
-                _LOG.warning("budgets are %s: %s", "planned again" if strayed else "full", self.cost.reason)
+                change = "planned again" if strayed else "full"
+                _LOG.warning("mode %s: budgets are %s: %s", self.mode, change, self.cost.reason)
 
     def draft_next(self, requests: int, kv_tokens: int) -> tuple[bool, str]:
         """Return whether the next step should draft at all, and why; for engines that can skip drafting.

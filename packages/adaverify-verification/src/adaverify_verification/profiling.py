@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import median
 
 import numpy as np
 
 from adaverify_contracts import CostTableError, Limits
 from adaverify_verification.candidates import executed_tokens
 from adaverify_verification.cost_table import CostTable
+from adaverify_verification.disturbance import (
+    Shape,
+    faster_half,
+    run_rounds,
+    settle,
+    slow_rounds,
+    spelt,
+    unquiet_words,
+)
 from adaverify_verification.fingerprint import Fingerprint
-
-Shape = tuple[int, int, int]
-# A round this much slower than the time that counts was disturbed, and is named.
-DISTURBED = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +116,14 @@ def profile_cost(
     """Return a measured table.
 
     Every shape is warmed up, then all shapes run once a round, forwards and backwards in turn, so that a
-    clock that drifts moves all of them alike. The median of each shape's faster half of rounds counts:
-    whatever disturbs a step (another process, a pause) only ever adds time, so the error has one sign, and a
-    plain median is wrong once half of the rounds are disturbed, the faster half's only past three quarters.
-    The minimum would take one lucky round for the price. Shapes with disturbed rounds are named in
-    ``outliers``.
+    burst falls on few rounds of many shapes and a clock that drifts moves all of them alike. The median of
+    each shape's faster half of rounds counts: whatever disturbs a step (another process, a pause) only ever
+    adds time, so the error has one sign, and a plain median is wrong once half of the rounds are disturbed,
+    the faster half's only past three quarters. The minimum would take one lucky round for the price.
+
+    Shapes whose rounds do not agree, or that break the never-falling curve, are measured again a bounded
+    number of times (``disturbance``). Those that never agree are named in the table's ``disturbed``, shapes
+    with single slow rounds in its ``outliers``.
 
     Args:
         measure: ``measure(tokens, requests, context)`` runs one whole step, padding to the executed size
@@ -134,38 +141,36 @@ def profile_cost(
     for shape in shapes:
         for _ in range(grid.warmup):
             measure(*shape)
-    samples: dict[Shape, list[float]] = {shape: [] for shape in shapes}
+    samples: dict[Shape, list[float]] = {}
     done, total = 0, len(shapes) * grid.repeats
-    for turn in range(grid.repeats):
-        for shape in shapes if turn % 2 == 0 else reversed(shapes):
-            samples[shape].append(_seconds(measure(*shape), shape))
-            done += 1
-            if progress is not None:
-                progress(done, total)
+
+    def timed(shape: Shape) -> float:
+        nonlocal done
+        seconds = _seconds(measure(*shape), shape)
+        done += 1
+        if progress is not None:
+            progress(done, total)
+        return seconds
+
+    def again(doubtful: Sequence[Shape]) -> None:
+        nonlocal total
+        total += len(doubtful) * grid.repeats
+        run_rounds(doubtful, timed, grid.repeats, samples)
+
+    run_rounds(shapes, timed, grid.repeats, samples)
+    unquiet = settle(samples, again, lambda shape: (grid.executed(shape[0]), *shape[1:]))
     points = [
         (grid.executed(tokens), requests, context, faster_half(samples[tokens, requests, context]))
         for tokens, requests, context in shapes
     ]
     draft = [] if measure_draft is None else _profile_draft(measure_draft, grid)
-    disturbed = [note for shape in shapes for note in _disturbed(shape, samples[shape])]
-    return CostTable.from_points(fingerprint, points, draft=draft, disturbed=disturbed)
-
-
-def faster_half(seconds: list[float]) -> float:
-    """Return the median of the faster half of the rounds, the middle one included."""
-    return median(sorted(seconds)[: (len(seconds) + 1) // 2])
-
-
-def _disturbed(shape: Shape, seconds: list[float]) -> list[str]:
-    """Return a sentence about a shape with disturbed rounds, else nothing."""
-    used = faster_half(seconds)
-    slow = [value for value in seconds if value > DISTURBED * used]
-    if not slow:
-        return []
-    tokens, requests, context = shape
-    where = f"{tokens} tokens, {requests} requests, context {context}"
-    rounds = f"{len(slow)} of {len(seconds)} rounds disturbed"
-    return [f"{where}: {rounds}, up to {max(slow):.6g} s, used {used:.6g} s"]
+    return CostTable.from_points(
+        fingerprint,
+        points,
+        draft=draft,
+        noted=slow_rounds(samples),
+        disturbed=unquiet_words(unquiet, samples),
+    )
 
 
 def _profile_draft(measure_draft: Callable[[int], float], grid: ProfileGrid) -> list[tuple[int, float]]:
@@ -185,7 +190,7 @@ def _seconds(value: float, shape: Shape) -> float:
     seconds = float(value)
     if not math.isfinite(seconds) or seconds <= 0:
         raise CostTableError(
-            f"the step of {shape[0]} tokens, {shape[1]} requests, context {shape[2]} returned no time",
+            f"the step of {spelt(shape)} returned no time",
             arrived=value,
             allowed="finite seconds > 0",
             remedy="time the whole step with a monotonic clock after the device has finished",

@@ -13,15 +13,17 @@ from adaverify.commands.plugins import plugins
 from adaverify.commands.profile import profile
 from adaverify.commands.report import report
 from adaverify.commands.run import run
+from adaverify.console import EXIT_CODES, run_process
 
 app = typer.Typer(
     name="adaverify",
     no_args_is_help=True,
-    pretty_exceptions_show_locals=False,
+    epilog=EXIT_CODES,
+    pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (run, doctor, profile, bench, plugins, report):
-    app.command()(command)
+    app.command(epilog=EXIT_CODES)(command)
 
 
 def _version(wanted: bool) -> None:
@@ -40,12 +42,9 @@ def adaverify(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
-    """Adaptive verification for speculative decoding.
-
-    Exit codes: 0 done, 1 a check failed, 2 wrong usage, 3 refused with a typed error, 130 interrupted.
-    """
+    """Adaptive verification for speculative decoding."""
 
 
 def main() -> None:
     """Run the command line."""
-    app()
+    run_process(app)

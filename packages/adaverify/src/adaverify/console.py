@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import math
 import os
 import re
+import shutil
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, wraps
-from typing import Any, ParamSpec
+from time import monotonic
+from typing import IO, Any, ParamSpec
 
 import typer
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
@@ -27,8 +41,22 @@ P = ParamSpec("P")
 OK = 0
 CHECK_FAILED = 1
 REFUSED = 3
+FAULT = 4
 INTERRUPTED = 130
 PIPE_CLOSED = 141
+EXIT_CODES = (
+    "Exit codes: 0 done, 1 a check failed, 2 wrong usage, 3 bad input, refused with a typed error, "
+    "4 an unexpected fault or an output that cannot be written, 130 interrupted, 141 the pipe was closed."
+)
+
+# A table that nobody looks at in a terminal is as wide as its cells: text cut to fit 80 columns is lost to
+# grep and to a file.
+_WIDE = 1000
+_RULE = 80
+# Seconds between two lines of progress where no terminal shows a bar.
+_LINE_SECONDS = 10.0
+# What the system says of a standard output that takes no more.
+_FULL = frozenset({errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT, errno.EBADF})
 
 # A number that was formatted beforehand: decimals, a range, a percentage.
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(-\d+\.\d+)?( %)?")
@@ -44,18 +72,33 @@ class _Console(Console):
 @cache
 def out() -> Console:
     """Return the console of standard output; made late, because rich reads the environment."""
-    return _Console()
+    return _console(stderr=False)
 
 
 @cache
 def err() -> Console:
     """Return the console of standard error: progress and messages, so that `--json` prints one JSON value."""
-    return _Console(stderr=True)
+    return _console(stderr=True)
+
+
+def _console(*, stderr: bool) -> Console:
+    console = _Console(stderr=stderr)
+    if not console.is_terminal:
+        # The width that the user set (COLUMNS), if there is one.
+        console.width = shutil.get_terminal_size((_WIDE, 24)).columns
+    return console
 
 
 def say(text: str, style: str | None = None, *, to: Console | None = None) -> None:
-    """Print one paragraph as it is: brackets are no markup, and a path is not cut at the console's width."""
-    (to or out()).print(Text(text, style=style or ""), soft_wrap="/" in text or "\n" in text)
+    """Print one paragraph as it is: brackets are no markup, and no path or `command` is broken over lines."""
+    whole = any(mark in text for mark in "/\n`")
+    (to or out()).print(Text(text, style=style or ""), soft_wrap=whole)
+
+
+def rule(title: str = "") -> None:
+    """Print a line across, with a title, to standard output."""
+    console = out()
+    console.print(Rule(title, align="left", style="dim"), width=min(_RULE, console.width))
 
 
 def note(text: str) -> None:
@@ -103,9 +146,29 @@ def emit_json(value: Any) -> None:
     typer.echo(json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False))
 
 
+class _Progress(Progress):
+    """A display on a terminal; elsewhere a line for what goes on, at most one in ``_LINE_SECONDS``."""
+
+    def __init__(self, *columns: ProgressColumn, **options: Any) -> None:
+        super().__init__(*columns, **options)
+        self._last = monotonic()
+
+    def update(self, task_id: TaskID, **changes: Any) -> None:
+        """Update one task as rich does."""
+        super().update(task_id, **changes)
+        now = monotonic()
+        if self.console.is_terminal or now - self._last < _LINE_SECONDS:
+            return
+        self._last = now
+        task = next(one for one in self.tasks if one.id == task_id)
+        share = "" if task.total is None else f" {100 * task.completed / max(task.total, 1):.0f} %"
+        words = f"{task.description}:{share} {task.fields['note']}".rstrip()
+        self.console.print(Text(f"{words} ({task.elapsed or 0:.0f} s)"), soft_wrap=True)
+
+
 def progress() -> Progress:
-    """Return a progress display on standard error; it is silent where that is no terminal."""
-    return Progress(
+    """Return a progress display on standard error; where that is no terminal, a line now and then."""
+    return _Progress(
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=10),
@@ -120,8 +183,9 @@ def progress() -> Progress:
 def reports_errors(command: Callable[P, None]) -> Callable[P, None]:
     """End a command with the code of what stopped it; a mistake of our own keeps its traceback.
 
-    A typed error prints what arrived, what was allowed and what to do, and ends with ``REFUSED``. Ctrl-C ends
-    with ``INTERRUPTED``, a reader that closed the pipe with ``PIPE_CLOSED``.
+    A typed error prints what arrived, what was allowed and what to do, and ends with ``REFUSED``; anything
+    else that was raised with ``FAULT``. Ctrl-C ends with ``INTERRUPTED``, a reader that closed the pipe with
+    ``PIPE_CLOSED``.
     """
 
     @wraps(command)
@@ -129,18 +193,58 @@ def reports_errors(command: Callable[P, None]) -> Callable[P, None]:
         try:
             command(*args, **kwargs)
             sys.stdout.flush()
-        except AdaverifyError as error:
-            print_error(error)
-            raise typer.Exit(REFUSED) from error
-        except KeyboardInterrupt as error:
-            note("interrupted")
-            raise typer.Exit(INTERRUPTED) from error
-        except BrokenPipeError as error:
-            # The interpreter flushes once more when it ends, and would complain.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(PIPE_CLOSED) from error
+        except (typer.Exit, typer.Abort, typer.BadParameter):
+            raise
+        except (Exception, KeyboardInterrupt) as error:
+            raise typer.Exit(ending(error)) from error
 
     return wrapped
+
+
+def run_process(command: Callable[[], None]) -> None:
+    """Run a whole command line, so that what it could not print ends it with a code of its own, too."""
+    try:
+        try:
+            command()
+        finally:
+            sys.stdout.flush()
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - it is said, with its traceback
+        sys.exit(ending(error))
+
+
+def ending(error: BaseException) -> int:
+    """Say what ended the process, as far as anybody can still be told, and return its exit code."""
+    if isinstance(error, BrokenPipeError):
+        _discard(sys.stdout)
+        return PIPE_CLOSED
+    try:
+        return _explain(error)
+    except OSError:
+        # Standard error is full or closed as well.
+        _discard(sys.stderr)
+        return FAULT
+
+
+def _explain(error: BaseException) -> int:
+    if isinstance(error, AdaverifyError):
+        print_error(error)
+        return REFUSED
+    if isinstance(error, KeyboardInterrupt):
+        note("interrupted")
+        return INTERRUPTED
+    if isinstance(error, OSError) and error.errno in _FULL and error.filename is None:
+        _discard(sys.stdout)
+        say(f"standard output cannot be written: {error.strerror}", "bold red", to=err())
+        return FAULT
+    say("".join(traceback.format_exception(error)).rstrip(), to=err())
+    say("This is a fault of adaverify. Please report it with the lines above.", "bold red", to=err())
+    return FAULT
+
+
+def _discard(stream: IO[str]) -> None:
+    """Let what the stream still holds go nowhere: the interpreter flushes once more at its end."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def print_error(error: AdaverifyError) -> None:

@@ -33,7 +33,12 @@ def human_eval_prompts(limit: int | None = None) -> list[str]:
 
 
 def file_prompts(path: Path, limit: int | None = None) -> list[str]:
-    """Return the prompts of ``path``, at most ``limit`` of them.
+    """Return the prompts of ``path``, at most ``limit`` of them; see ``numbered_prompts``."""
+    return [prompt for _, prompt in numbered_prompts(path, limit)]
+
+
+def numbered_prompts(path: Path, limit: int | None = None) -> list[tuple[int, str]]:
+    """Return the (line number, prompt) pairs of ``path``, at most ``limit`` of them.
 
     A ``.jsonl`` or ``.json`` file holds one JSON value a line: a string, or an object with the key
     ``prompt``. Any other file is text with one prompt a line. Blank lines are skipped.
@@ -62,9 +67,9 @@ def file_prompts(path: Path, limit: int | None = None) -> list[str]:
     # Not splitlines: JSON text may hold other line separators inside a string.
     numbered = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     if path.suffix.lower() in {".jsonl", ".json"}:
-        prompts = [_json_prompt(path, number, line) for number, line in numbered]
+        prompts = [(number, _json_prompt(path, number, line)) for number, line in numbered]
     else:
-        prompts = [line.strip() for _, line in numbered]
+        prompts = [(number, line.strip()) for number, line in numbered]
     if not prompts:
         raise PromptError(
             f"prompts file {path} holds no prompt",

@@ -7,7 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from adaverify.console import out, say, table
+from adaverify.console import out, rule, say, table
+from adaverify.pricing import Prices
+from adaverify.reliability import reliability_of, render_reliability
 from adaverify.session import Session
 from adaverify_engine import Engine
 from adaverify_engine.compare import Comparison
@@ -22,6 +24,7 @@ def build_report(
     engines: Mapping[Mode, Engine],
     texts: Sequence[str],
     setup: Mapping[str, Any],
+    prices: Prices,
 ) -> dict[str, Any]:
     """Return the whole outcome, JSON-ready.
 
@@ -30,7 +33,11 @@ def build_report(
         result: of the comparison.
         engines: by mode.
         texts: the prompts.
-        setup: sizes and origins that the user should see.
+        setup: sizes that the user should see.
+        prices: the cost table and where it came from.
+
+    Raises:
+        PluginError: a plugin's signal raised when it was asked for its reliability.
     """
     verifiers = {mode: engine.verifier for mode, engine in engines.items()}
     first = next(iter(verifiers.values())).report
@@ -44,19 +51,21 @@ def build_report(
             "strategies": [item.name for item in first.strategies if item.chosen],
             "prompts": len(texts),
             **setup,
+            "cost": prices.words,
         },
-        "modes": {mode: _mode(mode, result, engines) for mode in result.results},
+        "cost_table": prices.as_dict(),
+        "modes": {
+            mode: _mode(mode, result, engine) | {"reliability": reliability_of(engine, session.plugins)}
+            for mode, engine in engines.items()
+        },
         "tokens": {
-            "compared": result.compared if len(engines) > 1 else 0,
+            "compared": result.compared,
             "identical": result.identical,
             "near_ties": result.near_ties,
             "threshold": result.threshold,
             "divergences": [asdict(one) for one in result.divergences],
         },
-        "completions": [
-            {"prompt": text, "text": one.text, "tokens": list(one.tokens), "reason": one.reason.value}
-            for text, one in zip(texts, result.completions, strict=True)
-        ],
+        "completions": _completions(result, texts),
         "notes": list(dict.fromkeys(line for one in verifiers.values() for line in one.report.notes)),
         "warnings": list(first.warnings),
         "disabled_observers": [
@@ -67,7 +76,27 @@ def build_report(
     }
 
 
-def _mode(mode: str, result: Comparison, engines: Mapping[Mode, Engine]) -> dict[str, Any]:
+def _completions(result: Comparison, texts: Sequence[str]) -> list[dict[str, Any]]:
+    """Return every mode's completion of each prompt, of the last round, and whether all rounds agreed."""
+    differing = {one.prompt for one in result.divergences}
+    return [
+        {
+            "prompt": text,
+            "identical": None if result.identical is None else index not in differing,
+            "modes": {
+                mode: {
+                    "text": found[index].text,
+                    "tokens": list(found[index].tokens),
+                    "reason": found[index].reason.value,
+                }
+                for mode, found in result.by_mode.items()
+            },
+        }
+        for index, text in enumerate(texts)
+    ]
+
+
+def _mode(mode: str, result: Comparison, engine: Engine) -> dict[str, Any]:
     speeds = {name: one.tokens_per_second for name, one in result.results.items()}
     others = [speed for name, speed in speeds.items() if name != mode]
     one = result.results[mode]
@@ -76,7 +105,7 @@ def _mode(mode: str, result: Comparison, engines: Mapping[Mode, Engine]) -> dict
         **asdict(one),
         "ratio_to_best_other": speeds[mode] / max(others) if others else None,
         "time_shares": {phase: seconds[phase] / whole if whole else 0.0 for phase in PHASES},
-        "counters": dict(engines[mode].verifier.counters),  # type: ignore[index]
+        "counters": dict(engine.verifier.counters),
     }
 
 
@@ -98,15 +127,18 @@ _LEGEND = (
 )
 
 
-def render_report(report: dict[str, Any], show: int, trace: Path | None) -> None:
+def render_report(
+    report: dict[str, Any], show: int, trace: Path | None, *, reliability: bool = False
+) -> None:
     """Print completions, the tables and every statement that belongs to them, in 80 columns."""
     setup, modes = report["setup"], report["modes"]
     for item in report["completions"][:show]:
-        out().rule("prompt", align="left", style="dim")
+        rule("prompt")
         say(item["prompt"], "dim")
-        out().rule("completion", align="left", style="dim")
-        say(item["text"])
-    out().rule(style="dim")
+        for names, text in _distinct(item["modes"]):
+            rule(f"completion, {names}")
+            say(text)
+    rule()
     say(
         f"{setup['model']}, {setup['dtype']}, {_count(setup['prompts'], 'prompt')}, "
         f"{setup['concurrency']} at once, {_count(setup['tokens'], 'new token')}, "
@@ -118,6 +150,8 @@ def render_report(report: dict[str, Any], show: int, trace: Path | None) -> None
     out().print()
     out().print(table("Share of the step time", ("mode", *PHASES, "not the model"), _shares(modes)))
     out().print()
+    if reliability:
+        render_reliability(modes)
     say(verdict(report["tokens"], setup["dtype"], len(modes)))
     say(f"Strategies: {', '.join(setup['strategies'])}. Cost: {setup['cost']}.")
     for name, one in modes.items():
@@ -130,6 +164,14 @@ def render_report(report: dict[str, Any], show: int, trace: Path | None) -> None
         )
     if trace is not None:
         say(f"Trace of the adaptive steps, warm-up round included: {trace}")
+
+
+def _distinct(modes: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return each distinct text once, with the names of the modes that gave it."""
+    names: dict[str, list[str]] = {}
+    for mode, one in modes.items():
+        names.setdefault(one["text"], []).append(mode)
+    return [(", ".join(by), text) for text, by in names.items()]
 
 
 def _row(name: str, one: dict[str, Any]) -> tuple[object, ...]:

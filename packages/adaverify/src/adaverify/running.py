@@ -10,7 +10,7 @@ from typing import Any
 from adaverify.blame import blaming_plugins
 from adaverify.console import note
 from adaverify.session import Session
-from adaverify_contracts import TraceError
+from adaverify_contracts import StepRecord, TraceError
 from adaverify_engine import Engine, Sampling
 from adaverify_engine.compare import Comparison, compare
 from adaverify_replay import TraceHeader, TraceWriter, read_trace
@@ -53,7 +53,7 @@ def trace_writer(path: Path | None, session: Session, run: Mapping[str, Any]) ->
         yield None
         return
     settings = {**session.settings.as_dict(), "run": dict(run)}
-    known = len(read_trace(path, allow_torn_tail=True)) if path.exists() and path.stat().st_size else 0
+    known = len(require_trace(path))
     with TraceWriter(
         path, TraceHeader(fingerprint=dict(session.fingerprint.pairs), settings=settings)
     ) as writer:
@@ -62,14 +62,30 @@ def trace_writer(path: Path | None, session: Session, run: Mapping[str, Any]) ->
         yield writer
 
 
-def require_trace(path: Path) -> None:
-    """Refuse a file that exists and is no trace, before the model is loaded.
+def require_trace(path: Path) -> list[StepRecord]:
+    """Return the records that a file holds already; refuse one that exists and is no trace.
 
     Raises:
         TraceError: the file holds something else.
     """
-    if path.exists() and path.stat().st_size:
-        read_trace(path, allow_torn_tail=True)
+    if not (path.exists() and path.stat().st_size):
+        return []
+    return known_records(path, "choose another file for --trace, or remove that line")
+
+
+def known_records(path: Path, remedy: str) -> list[StepRecord]:
+    """Return the records of a trace; a last line that a crash cut short is left out.
+
+    Raises:
+        TraceError: the file is missing or no trace. Of a bad line it says ``remedy``, since the library's own
+            advice is for programs.
+    """
+    try:
+        return read_trace(path, allow_torn_tail=True)
+    except TraceError as error:
+        if error.line is not None:
+            error.remedy = remedy
+        raise
 
 
 def run_modes(

@@ -22,9 +22,9 @@ from adaverify_contracts import (
     UnknownNameError,
 )
 from adaverify_engine import Engine, EngineOptions
-from adaverify_engine.profiling import fingerprint, grid_for, profile_engine
+from adaverify_engine.profiling import check_cost_table, fingerprint, grid_for, profile_engine
 from adaverify_runtime import Mode, PluginManager, Settings, assemble, doctor, load_plugins, read_settings
-from adaverify_verification import CostTable, Fingerprint
+from adaverify_verification import CostTable, Fingerprint, TableCheck
 
 MODEL = "smollm2-135m"
 DRAFTER = "n-gram"
@@ -60,6 +60,7 @@ class Session:
     drafter: DrafterDescriptor
     options: EngineOptions
     capability: Capability
+    model_name: str = MODEL
 
     @property
     def fingerprint(self) -> Fingerprint:
@@ -208,7 +209,8 @@ def open_session(
             ModelOptions(device=options.device, dtype=options.dtype, offline=choice.offline, progress=fetched)
         )
     capability = doctor(settings, options.device, plugins=plugins).capability
-    return Session(settings, plugins, model, drafters[choice.drafter], options, capability)
+    drafter = drafters[choice.drafter]
+    return Session(settings, plugins, model, drafter, options, capability, choice.model)
 
 
 def table_path(session: Session) -> Path:
@@ -225,8 +227,8 @@ def table_path(session: Session) -> Path:
 def stored_table(session: Session) -> tuple[CostTable | None, str]:
     """Return the stored table that fits this setup, or None, and what was found in words.
 
-    A table that the user named must fit: its errors are raised. One of our own that does not is measured
-    anew.
+    A table that the user named must fit: its errors are raised. One of our own that does not, or that was
+    measured on a busy machine, is measured anew.
 
     Raises:
         FingerprintMismatchError, CostTableError: the named table belongs to another setup or is unreadable.
@@ -236,11 +238,34 @@ def stored_table(session: Session) -> tuple[CostTable | None, str]:
     if not named and not path.exists():
         return None, "no cost table for this setup yet"
     try:
-        return CostTable.load(path, session.fingerprint), f"cost table {path}"
+        table = CostTable.load(path, session.fingerprint)
     except (FingerprintMismatchError, CostTableError) as error:
         if named:
             raise
         return None, f"the stored cost table is not usable: {error.problem}"
+    if table.disturbed and not named:
+        return None, f"the stored cost table was measured on a busy machine: {table.disturbed[0]}"
+    return table, f"cost table {path}"
+
+
+def check_stored(session: Session, table: CostTable) -> TableCheck:
+    """Measure a few points of a stored table again, on an engine of this session's sizes."""
+    engine = session.engine("fixed")
+    try:
+        with blaming_plugins(session.plugins):
+            return check_cost_table(engine, table)
+    finally:
+        engine.verifier.close()
+
+
+def profile_command(session: Session) -> str:
+    """Return the command that measures and stores this session's table: its sizes are the table's."""
+    options = session.options
+    return (
+        f"adaverify profile --concurrency {options.max_requests} --context {options.max_model_len} "
+        f"--draft-tokens {options.draft_tokens} --model {session.model_name} "
+        f"--drafter {session.drafter.name} --device {options.device} --dtype {options.dtype}"
+    )
 
 
 def measure_table(session: Session, progress: StepProgress | None = None, *, repeats: int = 5) -> CostTable:

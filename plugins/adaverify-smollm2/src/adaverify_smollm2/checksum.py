@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-import os
-import tempfile
+import secrets
 from pathlib import Path
 
 CHUNK_BYTES = 1 << 20
@@ -30,7 +30,8 @@ def is_verified(path: Path, size: int, sha256: str) -> bool:
 
     A stamp with the same checksum, size and modification time is believed, which takes microseconds; without
     one the file is hashed (0.1 s for 98 MB) and a matching file is stamped. The stamp catches truncation,
-    replacement and edits; it does not promise to catch a change that keeps size and modification time.
+    replacement and edits; it does not promise to catch a change that keeps size and modification time. Delete
+    the stamp, ``NAME.verified.json`` beside the file, and the next check hashes the file.
     """
     try:
         status = path.stat()
@@ -56,10 +57,12 @@ def _read_stamp(path: Path) -> object:
 
 def _write_stamp(path: Path, stamp: dict[str, object]) -> None:
     # A read-only cache directory is legitimate (a shared image): then the file is hashed at every start.
+    # Not mkstemp: its mode 600 would hide the stamp from whoever else reads a shared cache.
+    part = path.with_name(f".stamp-{secrets.token_hex(8)}")
     try:
-        handle, name = tempfile.mkstemp(prefix=".stamp-", dir=path.parent)
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+        with part.open("x", encoding="utf-8") as stream:
             json.dump(stamp, stream)
-        Path(name).replace(stamp_path(path))
+        part.replace(stamp_path(path))
     except OSError:
-        return
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)

@@ -152,10 +152,18 @@ def _unusable(source: ModelSource, path: Path, error: OSError) -> ModelFileError
 
 
 def _unavailable_offline(source: ModelSource, path: Path, found: str | None) -> ModelFileError:
+    pinned = f"{source.size} bytes, sha256 {source.sha256}"
+    if found is not None:
+        return ModelFileError(
+            f"the cached file of {source.name} is corrupt, and downloads are forbidden",
+            arrived=f"{path}: {found}",
+            allowed=pinned,
+            remedy="allow one download, which replaces it, or copy an intact file there",
+        )
     return ModelFileError(
         f"{source.name} is not in the cache directory, and downloads are forbidden",
-        arrived=f"{path}: {found or 'absent'}",
-        allowed=f"{source.size} bytes, sha256 {source.sha256}",
+        arrived=f"{path}: absent",
+        allowed=pinned,
         remedy="allow one download, or copy the file there",
     )
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from adaverify.console import emit_json, note, out, progress, reports_errors, say, table
+from adaverify.console import CHECK_FAILED, emit_json, note, out, progress, reports_errors, say, table
 from adaverify.files import require_writable
 from adaverify.options import Device, Drafter, DraftTokens, Dtype, Json, Model, Offline
 from adaverify.session import (
@@ -17,6 +17,7 @@ from adaverify.session import (
     Session,
     measure_table,
     open_session,
+    profile_command,
     store_table,
     table_path,
 )
@@ -30,7 +31,10 @@ def profile(
         int, typer.Option(min=16, help="Longest sequence to price, rounded up to a power of two.")
     ] = 512,
     draft_tokens: DraftTokens = None,
-    repeats: Annotated[int, typer.Option(min=1, help="Measured rounds; the median counts.")] = 5,
+    repeats: Annotated[
+        int,
+        typer.Option(min=1, help="Measured rounds; below 3 a busy machine cannot be told from a quiet one."),
+    ] = 5,
     model: Model = MODEL,
     drafter: Drafter = DRAFTER,
     device: Device = None,
@@ -44,7 +48,10 @@ def profile(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Measure decode steps by tokens, requests and context; store the table and draw it."""
+    """Measure decode steps by tokens, requests and context; store the table and draw it.
+
+    Exits with 1 when the machine was too busy: the table is then drawn, and stored only where --table says.
+    """
     require_plottable(plot)
     require_writable(plot, "--plot")
     if store is not None:
@@ -60,7 +67,7 @@ def profile(
         cost_table = measure_table(
             session, lambda done, total: display.update(task, completed=done, total=total), repeats=repeats
         )
-    stored = store or _default_store(session)
+    stored = store or (None if cost_table.disturbed else _default_store(session))
     if stored is not None:
         store_table(cost_table, stored)
     drawn = plot_cost_curve(cost_table, plot)
@@ -73,6 +80,7 @@ def profile(
         ],
         "draft": [{"requests": count, "seconds": seconds} for count, seconds in cost_table.draft],
         "outliers": [str(outlier) for outlier in cost_table.outliers],
+        "disturbed": list(cost_table.disturbed),
         "table": None if stored is None else str(stored),
         "plot": str(drawn),
     }
@@ -80,6 +88,14 @@ def profile(
         emit_json(result)
     else:
         _render(result)
+    if cost_table.disturbed:
+        where = "not stored" if store is None else f"stored in {store} because --table says so"
+        share = f"{len(cost_table.disturbed)} of {len(cost_table.points)} points"
+        note(
+            f"the machine was busy: {share} never came to rest. The table is {where}. "
+            f"To do: quieten the machine and run `{profile_command(session)}`"
+        )
+        raise typer.Exit(CHECK_FAILED)
 
 
 def _default_store(session: Session) -> Path | None:
@@ -101,6 +117,8 @@ def _render(result: dict[str, Any]) -> None:
     out().print()
     for outlier in result["outliers"]:
         say(f"outlier: {outlier}")
+    for unquiet in result["disturbed"]:
+        say(f"disturbed: {unquiet}")
     if result["table"] is not None:
         say(f"Table: {result['table']}")
     say(f"Curve: {result['plot']}")

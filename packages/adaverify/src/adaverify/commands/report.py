@@ -10,7 +10,8 @@ import typer
 from adaverify.console import emit_json, note, out, reports_errors, say, table
 from adaverify.files import require_writable
 from adaverify.options import Json, Plot
-from adaverify_replay import plot_trace, read_trace, require_plottable, summarise
+from adaverify.running import known_records
+from adaverify_replay import plot_trace, require_plottable, summarise
 
 
 @reports_errors
@@ -20,7 +21,7 @@ def report(
     json: Json = False,
 ) -> None:
     """Summarise a trace: states, budgets, acceptance, predicted against realised."""
-    records = read_trace(trace, allow_torn_tail=True)
+    records = known_records(trace, "remove the line, or name a file that `adaverify run --trace` wrote")
     if not trace.read_bytes().endswith(b"\n"):
         note(f"the last line of {trace} was cut short and is left out")
     if plot is not None:
@@ -38,7 +39,9 @@ def report(
 
 def _render(trace: Path, summary: dict[str, Any]) -> None:
     figures = [(name, cell) for name, cell in summary.items() if not isinstance(cell, dict)]
-    out().print(table(f"Trace {trace}", ("figure", "value"), figures))
+    say(f"Trace {trace}")
+    out().print()
+    out().print(table("Totals", ("figure", "value"), figures))
     for name, value in summary.items():
         if not isinstance(value, dict):
             continue

@@ -12,7 +12,8 @@ from adaverify.blame import blaming_plugins
 from adaverify.console import CHECK_FAILED, emit_json, err, note, progress, reports_errors, table
 from adaverify.files import require_writable
 from adaverify.options import MODES, Device, Drafter, DraftTokens, Dtype, Json, Model, Modes, Offline
-from adaverify.prompts import file_prompts, human_eval_prompts
+from adaverify.pricing import Prices, find_prices
+from adaverify.prompts import human_eval_prompts, numbered_prompts
 from adaverify.run_report import build_report, render_report
 from adaverify.running import Live, require_trace, run_modes, sampling_of, trace_failure, trace_writer
 from adaverify.session import (
@@ -20,19 +21,16 @@ from adaverify.session import (
     MODEL,
     Choice,
     Session,
-    measure_table,
     open_session,
-    store_table,
-    stored_table,
     table_path,
 )
-from adaverify_contracts import AdaverifyError, CostTableError, PromptError
+from adaverify_contracts import AdaverifyError, PromptError
 from adaverify_engine import Engine, Sampling
 from adaverify_engine.compare import Comparison
 from adaverify_runtime import Mode
-from adaverify_verification import CostTable
 
-_HUMAN_EVAL_COUNT = 16
+# With 64 new tokens and three rounds some 100 seconds on two quiet cores, measuring step times included.
+_HUMAN_EVAL_COUNT = 8
 
 
 @reports_errors
@@ -41,7 +39,7 @@ def run(
         Path | None, typer.Option(help="Text (one prompt a line) or JSONL; HumanEval when omitted.")
     ] = None,
     count: Annotated[
-        int | None, typer.Option(min=1, help="How many prompts to take; 16 of HumanEval, all of a file.")
+        int | None, typer.Option(min=1, help="How many prompts to take; 8 of HumanEval, all of a file.")
     ] = None,
     concurrency: Annotated[int | None, typer.Option(min=1, help="Requests that run at once; 4.")] = None,
     tokens: Annotated[int, typer.Option(min=1, help="New tokens for each prompt, at most.")] = 64,
@@ -57,6 +55,10 @@ def run(
     chat: Annotated[bool, typer.Option("--chat", help="Put each prompt into the chat template.")] = False,
     offline: Offline = False,
     show: Annotated[int, typer.Option(min=0, help="Completions to print.")] = 1,
+    reliability: Annotated[
+        bool,
+        typer.Option("--reliability", help="Print predicted and observed acceptance by draft position."),
+    ] = False,
     trace: Annotated[
         Path | None, typer.Option(help="Write one JSON record for each adaptive step to this file.")
     ] = None,
@@ -67,7 +69,7 @@ def run(
     Exits with 1 when the modes' greedy tokens differ in float32 for another reason than a near-tie.
     """
     modes = tuple(name for name in MODES if name in mode) if mode else MODES
-    texts = _prompts(prompts, count)
+    texts, places = _prompts(prompts, count)
     sampling = sampling_of(len(texts), tokens, temperature, seed)
     if trace is not None:
         _check_trace(trace, modes)
@@ -79,7 +81,7 @@ def run(
         )
         display.remove_task(loading)
         trace = trace or _preset_trace(session, modes)
-        ids = _encode(session, texts, tokens, chat)
+        ids = _encode(session, texts, places, tokens, chat)
         session = session.sized(
             _concurrency(session, concurrency, len(texts)), max(map(len, ids)) + tokens, len(modes)
         )
@@ -90,16 +92,16 @@ def run(
             "temperature": temperature,
             "seed": session.options.seed,
         }
-        result, engines, origin = _compare(session, modes, ids, sampling, sizes, trace, display)
+        result, engines, prices = _compare(session, modes, ids, sampling, sizes, trace, display)
     _forget_stray_table(session, engines)
-    report = build_report(session, result, engines, texts, {**sizes, "cost": origin})
+    report = build_report(session, result, engines, texts, sizes, prices)
     if json:
         emit_json(report)
     else:
-        render_report(report, show, trace)
+        render_report(report, show, trace, reliability=reliability)
     if trace is not None and (failure := trace_failure(engines, trace)):
         raise failure
-    if session.options.dtype == "float32" and not result.identical:
+    if session.options.dtype == "float32" and result.identical is False:
         raise typer.Exit(CHECK_FAILED)
 
 
@@ -111,11 +113,11 @@ def _compare(
     sizes: dict[str, Any],
     trace: Path | None,
     display: Progress,
-) -> tuple[Comparison, dict[Mode, Engine], str]:
+) -> tuple[Comparison, dict[Mode, Engine], Prices]:
     """Run the modes; return the comparison, the engines that ran and where the prices came from."""
     with trace_writer(trace, session, sizes | {"prompts": len(ids)}) as writer:
-        cost_table, origin = _table(session, modes, display)
-        engines = {name: session.engine(name, cost_table) for name in modes}
+        prices = find_prices(session, planned="adaptive" in modes, display=display)
+        engines = {name: session.engine(name, prices.table) for name in modes}
         for line in engines[modes[0]].verifier.report.warnings:
             note(line)
         live = Live(engines)
@@ -134,17 +136,21 @@ def _compare(
                 live, int(display.tasks[-1].completed), (sizes["rounds"] + 1) * len(modes), len(modes)
             )
             raise
-    return result, engines, origin
+    return result, engines, prices
 
 
-def _prompts(path: Path | None, count: int | None) -> list[str]:
+def _prompts(path: Path | None, count: int | None) -> tuple[list[str], list[str]]:
+    """Return the prompts, and where each one stands for messages about it."""
     if path is None:
         texts, where = human_eval_prompts(count or _HUMAN_EVAL_COUNT), "HumanEval"
+        places = [f"HumanEval/{index}" for index in range(len(texts))]
     else:
-        texts, where = file_prompts(path, count), str(path)
+        numbered, where = numbered_prompts(path, count), str(path)
+        texts = [text for _, text in numbered]
+        places = [f"{path} line {line}" for line, _ in numbered]
     if count is not None and len(texts) < count:
         note(f"{where} holds {len(texts)} prompts; --count asked for {count}, so all of them run")
-    return texts
+    return texts, places
 
 
 def _check_trace(path: Path, modes: tuple[Mode, ...]) -> None:
@@ -171,48 +177,37 @@ def _concurrency(session: Session, asked: int | None, prompts: int) -> int:
     return min(wanted, prompts)
 
 
-def _encode(session: Session, texts: list[str], tokens: int, chat: bool) -> list[list[int]]:
-    """Return the token ids of every prompt; refuses one that no request could hold, by its number."""
+def _encode(
+    session: Session, texts: list[str], places: list[str], tokens: int, chat: bool
+) -> list[list[int]]:
+    """Return the token ids of every prompt; refuses one that no request could hold, by number and place."""
     tokenizer = session.model.tokenizer
-    with blaming_plugins(session.plugins):
-        if chat:
-            found = [tokenizer.chat([{"role": "user", "content": text}]) for text in texts]
-        else:
-            found = [tokenizer.encode(text) for text in texts]
-    cut = []
-    for number, (text, ids) in enumerate(zip(texts, found, strict=True), 1):
+    found, cut = [], []
+    for number, (text, place) in enumerate(zip(texts, places, strict=True), 1):
+        named = f"prompt {number} of {len(texts)} ({place})"
+        try:
+            with blaming_plugins(session.plugins):
+                ids = tokenizer.chat([{"role": "user", "content": text}]) if chat else tokenizer.encode(text)
+        except PromptError as error:
+            raise PromptError(
+                f"{named} is refused: {error.problem}",
+                arrived=error.arrived,
+                allowed=error.allowed,
+                remedy="correct or remove it" + (", or leave out --chat" if chat else ""),
+            ) from error
         if not 1 <= len(ids) < session.longest:
             raise PromptError(
-                f"prompt {number} of {len(texts)} does not fit the model",
+                f"{named} does not fit the model",
                 arrived=f"{len(ids)} tokens, {text[:40]!r} and so on",
                 allowed=f"1 .. {session.longest - 1} tokens, one being kept for the output",
                 remedy="shorten or remove it, or choose another model",
             )
         if len(ids) + tokens > session.longest:
             cut.append(f"prompt {number} for {session.longest - len(ids)}")
+        found.append(ids)
     if cut:
         note(f"{len(cut)} of {len(texts)} prompts have no room for {tokens} new tokens, {cut[0]}")
     return found
-
-
-def _table(session: Session, modes: tuple[Mode, ...], display: Progress) -> tuple[CostTable | None, str]:
-    if "adaptive" not in modes or session.options.draft_tokens == 0:
-        return None, "no cost table: nothing to plan"
-    cost_table, origin = stored_table(session)
-    if cost_table is not None:
-        return cost_table, origin
-    note(f"{origin}: measuring step times, once for this setup")
-    task = display.add_task("measuring step times", total=None, note="")
-    cost_table = measure_table(
-        session, lambda done, total: display.update(task, completed=done, total=total), repeats=3
-    )
-    display.remove_task(task)
-    try:
-        store_table(cost_table, table_path(session))
-    except CostTableError as error:
-        # Measured is measured: this run goes on, the next one measures anew.
-        note(error.problem)
-    return cost_table, "cost table measured now"
 
 
 def _forget_stray_table(session: Session, engines: dict[Mode, Engine]) -> None:

@@ -1,0 +1,118 @@
+"""Where the prices of a run come from: measured, stored and checked, rescaled or given up, always said."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from adaverify_verification import CostTable
+
+
+@pytest.fixture
+def stored(cold_cache, tiny, run_tiny):
+    """Return the path of a table that a quiet run has measured and stored."""
+    assert run_tiny().exit_code == 0
+    (path,) = (cold_cache / "cost-tables").iterdir()
+    return path
+
+
+def outcome(result):
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)["cost_table"]
+
+
+def test_a_fitting_table_is_kept(stored, run_tiny):
+    """Measured once, checked at every start, never measured again; the report says all of it."""
+    result = run_tiny("--json")
+    found = outcome(result)
+    assert (found["source"], found["kept"], found["disturbed"]) == ("stored", True, [])
+    assert found["check"]["outcome"] == "kept"
+    assert found["check"]["distortion"] < found["check"]["bound"]
+    assert len(found["check"]["probes"]) == 3
+    assert "measuring" not in result.stderr
+
+
+def test_a_slower_clock_rescales_the_table_in_memory_only(stored, run_tiny, machine):
+    """All points moved by one factor: said in the JSON, with the factor, and nothing is written."""
+    before = stored.read_bytes()
+    machine.slow = lambda tokens, number: 1.5
+    result = run_tiny("--json")
+    found = outcome(result)
+    assert (found["source"], found["kept"]) == ("stored", False)
+    assert found["check"]["outcome"] == "rescaled"
+    assert found["check"]["factor"] == pytest.approx(1.5)
+    assert "all times rescaled by 1.50" in json.loads(result.stdout)["setup"]["cost"]
+    assert "measuring" not in result.stderr
+    assert stored.read_bytes() == before
+
+
+def test_a_wrong_shape_is_measured_anew_with_the_numbers(stored, run_tiny, machine):
+    """A table measured while busy is given up at the next start and replaced (adaptive at 0.91 x fixed)."""
+    before = CostTable.load(stored, None)
+    machine.slow = lambda tokens, number: 1.3 if tokens == 8 else 1.0
+    result = run_tiny("--json")
+    found = outcome(result)
+    assert (found["source"], found["kept"]) == ("measured", True)
+    assert found["check"]["outcome"] == "distorted"
+    assert found["check"]["distortion"] == pytest.approx(0.3)
+    said = " ".join(result.stderr.split())
+    assert "the stored cost table is given up, its shape is off by 30% (15% allowed): 8 tokens" in said
+    assert "measuring step times anew" in said
+    assert CostTable.load(stored, None) != before
+    assert outcome(run_tiny("--json"))["check"]["outcome"] == "kept"
+
+
+def test_a_busy_machine_prices_this_run_only(cold_cache, tiny, run_tiny, machine):
+    """Nothing is stored; standard error says so once, with the command that mends it."""
+    machine.slow = lambda tokens, number: 1.0 + 0.4 * number if tokens == 4 else 1.0
+    result = run_tiny("--json")
+    found = outcome(result)
+    assert (found["source"], found["kept"], found["check"]) == ("measured", False, None)
+    assert any("4 tokens" in line for line in found["disturbed"])
+    said = " ".join(result.stderr.split())
+    assert said.count("the machine was busy while step times were measured") == 1
+    assert "adaverify profile --concurrency 2 --context 128 --draft-tokens 3" in said
+    assert "--device cpu --dtype float32`" in said
+    assert not list(cold_cache.rglob("*.json"))
+
+
+def test_a_stored_table_that_says_disturbed_is_measured_anew(stored, run_tiny):
+    """However it came there."""
+    document = json.loads(stored.read_text())
+    document["disturbed"] = ["8 tokens: 12 rounds do not agree"]
+    stored.write_text(json.dumps(document))
+    result = run_tiny("--json")
+    assert outcome(result)["source"] == "measured"
+    assert "was measured on a busy machine: 8 tokens: 12 rounds do not agree: measuring" in " ".join(
+        result.stderr.split()
+    )
+    assert CostTable.load(stored, None).disturbed == ()
+
+
+def test_a_named_table_of_another_shape_is_used_and_said(stored, run_tiny, machine, monkeypatch):
+    """It is the user's: never replaced, never used in silence."""
+    monkeypatch.setenv("ADAVERIFY_PATHS_COST_TABLE", str(stored))
+    before = stored.read_bytes()
+    machine.slow = lambda tokens, number: 1.3 if tokens == 8 else 1.0
+    result = run_tiny("--json")
+    found = outcome(result)
+    assert (found["source"], found["check"]["outcome"]) == ("stored", "distorted")
+    assert "is used because ADAVERIFY_PATHS_COST_TABLE names it, but its shape is off by 30%" in result.stderr
+    assert stored.read_bytes() == before
+
+
+def test_a_check_on_a_busy_machine_keeps_the_table_and_says_so(stored, run_tiny, machine):
+    """What is measured now is worth less than what was measured in quiet."""
+    before = stored.read_bytes()
+    start = dict(machine.runs)
+
+    def slow(tokens, number):
+        return 2.0 + 0.5 * (number - start[tokens]) if tokens == 8 else 1.0
+
+    machine.slow = slow
+    result = run_tiny("--json")
+    found = outcome(result)
+    assert (found["source"], found["check"]["outcome"]) == ("stored", "undecided")
+    assert "the machine is too busy now to tell" in result.stderr
+    assert stored.read_bytes() == before
