@@ -107,7 +107,7 @@ def test_rows_equal_the_reference(step_kit, drafts):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_pick_and_advance_give_what_the_host_path_gives(step_kit, backend):
     """Acceptance.judge on the same logits, noise and drafts; the drafter's own settle on what it emits."""
-    for seed in range(0, 12, 4):
+    for seed in (0, 8):
         state = step_kit.make(seed, rows=5, slots=5, sampled=0.5)
         state.limit.fill_(1000)
         before = state.clone()
