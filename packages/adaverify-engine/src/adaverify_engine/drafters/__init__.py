@@ -1,5 +1,6 @@
 """Drafters that need no weights."""
 
+from adaverify_engine.drafters.device_lookup import DeviceLookup
 from adaverify_engine.drafters.ngram import NgramDrafter
 
-__all__ = ["NgramDrafter"]
+__all__ = ["DeviceLookup", "NgramDrafter"]
