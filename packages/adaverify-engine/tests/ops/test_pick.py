@@ -99,20 +99,19 @@ def test_a_masked_logit_is_finite_and_never_drawn(step_kit):
     assert drawn == ([17, 17, 30], [0.0, 0.0, 0.0], 1)
 
 
-@pytest.mark.parametrize(("temperature", "top_p"), [(0.6, 1.0), (1.0, 0.8)])
-def test_draws_follow_the_target_law(step_kit, top_p, temperature):
-    """Coins (i + 1/2) / N give every token N x its probability times, to within one."""
-    count = 16
+@pytest.mark.parametrize(("temperature", "top_p"), [(0.6, 1.0), (1.0, 0.8), (1.0, 0.55)])
+def test_draws_follow_the_target_law(step_kit, temperature, top_p):
+    """Coins 1e-4 inside both ends of a token's interval of the CDF draw that token: its probability is right."""
     logits = torch.randn(1, 24, generator=torch.Generator().manual_seed(5)) * 2
-    coins = (torch.arange(count, dtype=torch.float64) + 0.5) / count
+    law = target_law(logits, torch.tensor([temperature]), torch.tensor([top_p]))[0].double()
+    likely = torch.nonzero(law > 0.02).flatten()
+    assert len(likely) >= 3
+    ends = law.cumsum(0)[likely]
+    coins = torch.cat((ends - law[likely] + 1e-4, ends - 1e-4))
     tokens, _, _ = rows_of(
-        step_kit, logits.expand(count, -1), temperature=temperature, top_p=top_p, coins=coins
+        step_kit, logits.expand(len(coins), -1), temperature=temperature, top_p=top_p, coins=coins
     )
-    law = target_law(logits, torch.tensor([temperature]), torch.tensor([top_p]))[0]
-    counts = torch.bincount(torch.tensor(tokens), minlength=24)
-    assert (counts[law == 0] == 0).all()
-    assert ((counts - count * law).abs() <= 1.0 + 1e-3).all()
-    assert tokens == sorted(tokens)
+    assert tokens == [*likely.tolist(), *likely.tolist()]
 
 
 @pytest.mark.parametrize(
