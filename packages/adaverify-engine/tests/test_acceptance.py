@@ -81,6 +81,19 @@ def test_nucleus_wider_than_the_sorted_prefix():
     assert int((law > 0).sum()) in (1800, 1801)
 
 
+@pytest.mark.parametrize("width", [40, 2000])
+def test_a_nucleus_keeps_the_smallest_ids_of_equal_tokens(width):
+    """Logits from bfloat16 tie often; which ones topk returns first differs by device and by size."""
+    logits = torch.zeros(1, width)
+    logits[0, 7] = 3.0
+    law = target_law(logits, torch.ones(1), torch.tensor([0.9]))[0]
+    kept = torch.nonzero(law).flatten()
+    assert kept.tolist() == list(range(len(kept)))
+    assert 7 < len(kept) < width
+    whole = torch.softmax(logits[0].double(), 0)
+    assert float(whole[: len(kept)].sum()) == pytest.approx(0.9, abs=1.5 * float(whole[0]))
+
+
 def test_undrafted_and_trimmed_positions_match_nothing():
     """-1 is masked, never an index, and a position past the admitted counts for nothing (vllm #50939)."""
     drawn = torch.tensor([[4, 5, 6], [4, 5, 6], [7, 5, 6], [4, 9, 6]])

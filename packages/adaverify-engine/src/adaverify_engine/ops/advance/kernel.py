@@ -1,4 +1,4 @@
-"""accepted = first j with picked[start + j] != drafts[j], at most admitted; then append accepted + 1 tokens."""
+"""accepted = first j with picked[start + j] != drafts[j], at most admitted; accepted + 1 are appended."""
 
 import triton
 import triton.language as tl

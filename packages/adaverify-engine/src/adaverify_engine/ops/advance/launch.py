@@ -58,10 +58,10 @@ def advance(
     """
     require_backend(backend)
     _check(row_slot, query_start_loc, drafts, history, out_accepted, out_tokens, out_gaps)
-    tensors = (picked, gaps, admitted, query_start_loc, row_slot, drafts, scheduled, limit, history)
-    tensors += (length, hits, trials, out_accepted, out_tokens, out_gaps)
+    batch = (picked, gaps, admitted, query_start_loc, row_slot)
+    state = (drafts, scheduled, limit, history, length, hits, trials)
     if backend == "torch":
-        advance_reference(*tensors)
+        advance_reference(*batch, *state, out_accepted, out_tokens, out_gaps)
         return
     from adaverify_engine.ops.advance.kernel import advance_kernel
 
@@ -70,7 +70,16 @@ def advance(
         return
     width = drafts.shape[1]
     advance_kernel[(len(row_slot),)](
-        *tensors, history.stride(0), MEMORY=MEMORY, DRAFTS=width, BLOCK=block_of(width + 1), num_warps=1
+        *batch,
+        *state,
+        out_accepted,
+        out_tokens,
+        out_gaps,
+        history.stride(0),
+        MEMORY=MEMORY,
+        DRAFTS=width,
+        BLOCK=block_of(width + 1),
+        num_warps=1,
     )
 
 

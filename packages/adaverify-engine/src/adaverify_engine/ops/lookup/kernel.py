@@ -1,7 +1,7 @@
 """Place p of a history of n tokens matches m tokens if tokens[p - m .. p) = tokens[n - m .. n), m <= 16.
 
-The best place has the largest m, then the largest p; draft k is tokens[p + k mod (n - p)]. A second scan counts
-for each k the places of the same m that agree with the drafts up to k, which the scores are made of.
+The best place has the largest m, then the largest p; draft k is tokens[p + k mod (n - p)]. A second scan
+counts for each k the places of the same m that agree with the drafts up to k; the scores are made of that.
 """
 
 import triton
@@ -15,12 +15,13 @@ PLACE_MASK = tl.constexpr((1 << 26) - 1)
 @triton.jit
 def _matched(tokens, place, size, LONGEST: tl.constexpr):
     """Match length of every place, 0 outside 1 .. size - 1."""
-    alive = (place >= 1) & (place < size)
+    inside = place < size
+    alive = inside & (place >= 1)
     length = place * 0
     for i in tl.static_range(LONGEST):
         last = tl.load(tokens + size - 1 - i, mask=size > i, other=-1)
-        alive = alive & (place > i)
-        token = tl.load(tokens + place - 1 - i, mask=alive, other=-2)
+        # Not masked by what matched so far, so that all loads are in flight at once.
+        token = tl.load(tokens + place - 1 - i, mask=inside & (place > i), other=-2)
         alive = alive & (token == last)
         length += alive.to(tl.int32)
     return length
@@ -78,7 +79,7 @@ def lookup_kernel(
             wrap = tl.maximum(size - place, 1)
             for step in tl.static_range(DRAFTS):
                 wanted = tl.load(tokens + source + step % period, mask=step < count, other=-1)
-                token = tl.load(tokens + place + step % wrap, mask=alive, other=-2)
+                token = tl.load(tokens + place + step % wrap, mask=place < size, other=-2)
                 alive = alive & (token == wanted)
                 depth += alive.to(tl.int32)
             before += tl.sum((depth[:, None] > k[None, :]).to(tl.int32), 0)

@@ -30,9 +30,10 @@ def propose_reference(
 ) -> tuple[list[int], list[float]]:
     """Return ``count`` drafts and scores for one history.
 
-    The score of position k is 0.8 log(n + k) for a match of n tokens, plus 0.45 log((hits + 1) / (misses + 1))
-    of the request, plus 1.1 log((share s + 1/2) / ((1 - share) s + 1/2)) + 0.5 log(s), where s <= 8 of the
-    places with a match of n tokens agree with the drafts up to k, a share of those that agree up to k - 1.
+    The score of position k is the sum of 0.8 log(n + k) for a match of n tokens, 0.45 log((hits + 1) /
+    (misses + 1)) of the request, and 1.1 log((share s + 1/2) / ((1 - share) s + 1/2)) + 0.5 log(s), where
+    s <= 8 places with a match of n tokens agree with the drafts up to k, a share of those that agree up to
+    k - 1 (the regression of drafters.ngram).
     """
     matches = [match_length(tokens, place) for place in range(len(tokens))]
     longest = max(matches, default=0)

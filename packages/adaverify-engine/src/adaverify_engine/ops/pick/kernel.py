@@ -1,9 +1,9 @@
 """Best token, its lead, and the token drawn by inverse CDF, in two launches over [T, V] logits.
 
 Launch 1 gives each of C chunks of a row a program: best b_c, its smallest id, second best, and where the
-row's request is sampled the mass ``S_c = sum_v exp((x_v - b_c) / temperature)``. Launch 2 has a program a row:
-best and gap from the chunks, the total ``sum_c S_c exp((b_c - b) / temperature)``, the chunk in which
-``noise x total`` falls, and the token within it. A nucleus (top_p < 1) is the set of weights
+row's request is sampled the mass ``S_c = sum_v exp((x_v - b_c) / temperature)``. Launch 2 gives each row a
+program: best and gap from the chunks, the total ``sum_c S_c exp((b_c - b) / temperature)``, the chunk in
+which ``noise x total`` falls, and the token within it. A nucleus (top_p < 1) is the set of weights
 ``w_v = exp((x_v - b) / temperature)`` down to an edge that bisection over the bits of w finds.
 """
 
@@ -79,9 +79,9 @@ def _draw_nucleus(
 ):
     """Smallest v whose cumulated weight in the nucleus exceeds coin x the mass of the nucleus.
 
-    Bisection keeps mass(w > low) >= top_p x total > mass(w > high), with high and low + 1 moved to weights that
-    occur, until they are one: the weight at the edge. Of the tokens that have it the smallest ids are kept, as
-    many as the mass needs.
+    Bisection keeps mass(w > low) >= top_p x total > mass(w > high), with high and low + 1 moved to weights
+    that occur, until they are one: the weight at the edge. Of the tokens that have it the smallest ids are
+    kept, as many as the mass needs.
     """
     share = nucleus.to(tl.float64)
     aim = share * total

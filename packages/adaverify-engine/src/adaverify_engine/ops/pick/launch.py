@@ -102,12 +102,13 @@ class Pick:
     ) -> None:
         """Write what T logits rows decide; with Triton it only launches and may be captured.
 
-        Greedy rows take the best token, the smallest id among equals. Rows of a sampled request take the token
-        that the inverse CDF of ``target_law`` gives for the second coin of the output position
+        Greedy rows take the best token, the smallest id among equals. Rows of a sampled request take the
+        token that the inverse CDF of ``target_law`` gives for the second coin of the output position
         length[slot] + token_offset (maths section 5.4, case 4): the host path's token unless the coin lies
         within float32 rounding of a boundary of the CDF, or top_p within rounding of a boundary of the
         nucleus. A row whose best logit is not finite clears ``out_finite`` and takes the smallest id that
-        holds it, 0 where there is a NaN. Padding tokens take -1 and gap 0.
+        holds it, 0 where there is a NaN. Temperatures below 1e-30 count as 1e-30: the best token. Padding
+        tokens take -1 and gap 0.
 
         Args:
             logits: float32 [T, V], dense rows.
