@@ -10,7 +10,7 @@ import torch
 
 from adaverify_contracts import DraftBatch, Plan, TargetModel
 from adaverify_engine.acceptance import Sequences, Verdict, judge
-from adaverify_engine.attention import ChunkAttention, DecodeAttention, StepAttention
+from adaverify_engine.attention import ChunkAttention, DecodeAttentionChoice, StepAttention
 from adaverify_engine.cache import PagedCache
 from adaverify_engine.inputs import StepBuffers, TokenInputs, prefill_tokens
 from adaverify_engine.options import EngineOptions
@@ -40,6 +40,7 @@ class Executor:
         self.cache = PagedCache(
             geometry, options.pool_pages, options.page_size, getattr(torch, options.dtype), self._device
         )
+        self.attention = DecodeAttentionChoice(geometry, options.limits, self.cache)
         self.buffers = StepBuffers(options.limits, self._device)
 
     def forward(
@@ -60,13 +61,11 @@ class Executor:
         if staged is not None:
             inputs = self.buffers.decode_tokens(staged.assignment)
             width = len(inputs.ids)
-            decode = DecodeAttention(
+            decode = self.attention.plan(
                 staged.rows,
                 staged.assignment.query_start_loc,
                 queries=self._longest_query(staged, plan),
                 max_kv_len=longest,
-                group=self._group,
-                cache=self.cache,
             )
         if inputs is None or work.chunks:
             inputs = self._with_prefill(inputs, work, table)
