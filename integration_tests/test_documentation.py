@@ -232,6 +232,7 @@ def test_the_counters_page_lists_every_counter():
     verification = "adaverify-verification/src/adaverify_verification"
     counted = strings(f"{verification}/manager.py") | strings(f"{verification}/containment.py")
     counted |= strings("adaverify-engine/src/adaverify_engine/draft_source.py")
+    counted |= strings("adaverify-engine/src/adaverify_engine/attention/paged.py")
     names = {text for text in counted if re.fullmatch(r"[a-z]+(-[a-z]+)+", text) or text == "unpriced"}
     # Two names are put together from the kind of plugin.
     source = (ROOT / "packages" / verification / "containment.py").read_text(encoding="utf-8")

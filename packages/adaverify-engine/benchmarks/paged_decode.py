@@ -1,8 +1,8 @@
 """Check, then time, paged decode attention on a CUDA device; print one JSON document.
 
 Geometry of a 135M model (9 heads over 3 KV heads of 64), bfloat16, page 16, scattered pages, K = 7. For
-T = 8, 64, 512, 2048 query tokens (T / 8 requests of 8, KV lengths uniform in the last 16 below the context) at
-contexts 512 and 2048, the kernel on the rows of three strategies and the gathered torch path are compared
+T = 8, 64, 512, 2048 query tokens (T / 8 requests of 8, KV lengths uniform in the last 16 below the context)
+at contexts 512 and 2048, the kernel on the rows of three strategies and the gathered torch path are compared
 with the slot-by-slot reference on the first request and with each other on all, and only then timed.
 
 ``*_us``: device time of one layer: a captured graph of one call a layer over 30 layers' pools, the queue kept
