@@ -375,7 +375,7 @@ class Engine:
             emitted=sum(len(event.tokens) for event in events),
             seconds=seconds,
         )
-        for name in self._drafts.take_faults():
+        for name in (*self._drafts.take_faults(), *self._executor.attention.take_fallbacks()):
             self._verifier.manager.note(state.step, name)
         self._verifier.observe(outcome, plan)
         self.stats.count(outcome, np.ones(rows, dtype=bool))

@@ -10,7 +10,7 @@ import torch
 
 from adaverify_contracts import DraftBatch, Plan, TargetModel
 from adaverify_engine.acceptance import Sequences, Verdict, judge
-from adaverify_engine.attention import ChunkAttention, DecodeAttention, StepAttention
+from adaverify_engine.attention import ChunkAttention, DecodeAttentionChoice, StepAttention
 from adaverify_engine.cache import PagedCache
 from adaverify_engine.inputs import StepBuffers, TokenInputs, prefill_tokens
 from adaverify_engine.options import EngineOptions
@@ -40,6 +40,7 @@ class Executor:
         self.cache = PagedCache(
             geometry, options.pool_pages, options.page_size, getattr(torch, options.dtype), self._device
         )
+        self.attention = DecodeAttentionChoice(geometry, options.limits, self.cache)
         self.buffers = StepBuffers(options.limits, self._device)
 
     def forward(
@@ -61,13 +62,11 @@ class Executor:
             buffers = self.buffers
             inputs = buffers.decode_tokens(staged.assignment, buffers.kv_lens, buffers.block_table)
             width = len(inputs.ids)
-            decode = DecodeAttention(
+            decode = self.attention.plan(
                 staged.rows,
                 staged.assignment.query_start_loc,
                 queries=self._longest_query(staged, plan),
                 max_kv_len=longest,
-                group=self._group,
-                cache=self.cache,
             )
         if inputs is None or work.chunks:
             inputs = self._with_prefill(inputs, work, table)
@@ -99,13 +98,11 @@ class Executor:
         """
         inputs = self.buffers.decode_tokens(staged.assignment, kv_lens, block_table)
         limits = self._options.limits
-        decode = DecodeAttention(
+        decode = self.attention.plan(
             staged.rows,
             staged.assignment.query_start_loc,
             queries=limits.max_query_len,
             max_kv_len=limits.max_kv_len,
-            group=self._group,
-            cache=self.cache,
         )
         attend = StepAttention(self.cache, inputs.slots, decode, len(inputs.ids), ())
         return self._model.logits(self._model.forward(inputs.ids, inputs.positions, attend))

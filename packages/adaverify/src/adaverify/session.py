@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from adaverify.blame import blaming_plugins
+from adaverify.console import note
 from adaverify_contracts import (
     Capability,
     CapabilityError,
@@ -23,6 +24,7 @@ from adaverify_contracts import (
 )
 from adaverify_engine import Engine, EngineOptions
 from adaverify_engine.profiling import check_cost_table, fingerprint, grid_for, profile_engine
+from adaverify_graphs import choose_ladder
 from adaverify_runtime import Mode, PluginManager, Settings, assemble, doctor, load_plugins, read_settings
 from adaverify_verification import CostTable, Fingerprint, TableCheck
 
@@ -35,6 +37,7 @@ _SHORTEST = 128
 _BYTES = {"float32": 4, "bfloat16": 2}
 FetchProgress = Callable[[int, int | None], None]
 StepProgress = Callable[[int, int], None]
+CaptureProgress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,15 @@ class Session:
     @property
     def fingerprint(self) -> Fingerprint:
         """The setup that this session's cost tables belong to."""
-        return fingerprint(self.model.model.geometry, self.options, self.capability)
+        return fingerprint(self.model.model.geometry, self.options, self.capability, self.ladder)
+
+    @property
+    def ladder(self) -> tuple[int, ...]:
+        """Token counts that engines of this session will capture; none where steps run eagerly."""
+        graphs = self.settings.graphs
+        if not self.options.device.startswith("cuda") or graphs.backend == "eager" or graphs.mode == "never":
+            return ()
+        return choose_ladder(self.options.limits, max_graphs=graphs.max_graphs).tiers
 
     @property
     def longest(self) -> int:
@@ -116,8 +127,18 @@ class Session:
             )
         return replace(self, options=options)
 
-    def engine(self, mode: Mode, cost_table: CostTable | None = None) -> Engine:
-        """Return a fresh engine in ``mode``; engines of one session differ in nothing else."""
+    def engine(
+        self, mode: Mode, cost_table: CostTable | None = None, captured: CaptureProgress | None = None
+    ) -> Engine:
+        """Return a fresh engine in ``mode``, its decode steps captured where the device captures.
+
+        Engines of one session differ in nothing but the mode.
+
+        Args:
+            mode: ``none``, ``fixed`` or ``adaptive``.
+            cost_table: what adaptive plans with.
+            captured: called as ``captured(done, total)`` before each captured size.
+        """
         limits = self.options.limits
         with blaming_plugins(self.plugins):
             verifier = assemble(
@@ -131,7 +152,13 @@ class Session:
                 cost_table=cost_table,
             )
             drafter = self.drafter.factory(limits, verifier.device)
-            return Engine(self.model, verifier, drafter, self.options)
+            engine = Engine(self.model, verifier, drafter, self.options)
+            report = engine.capture(
+                None if captured is None else lambda done, total, _: captured(done, total)
+            )
+        for failure in () if report is None else report.failed:
+            note(f"mode {mode}: {failure}")
+        return engine
 
 
 def discover() -> tuple[Settings, PluginManager]:
@@ -273,7 +300,11 @@ def measure_table(session: Session, progress: StepProgress | None = None, *, rep
     engine = session.engine("fixed")
     try:
         with blaming_plugins(session.plugins):
-            return profile_engine(engine, grid_for(session.options, repeats=repeats), progress=progress)
+            return profile_engine(
+                engine,
+                grid_for(session.options, repeats=repeats, ladder=engine.verifier.tiers),
+                progress=progress,
+            )
     finally:
         engine.verifier.close()
 

@@ -2,8 +2,18 @@
 
 from adaverify_engine.attention.cells import QueryCells, locate
 from adaverify_engine.attention.decode import DecodeAttention
+from adaverify_engine.attention.paged import DecodeAttentionChoice, PagedDecodeAttention
 from adaverify_engine.attention.prefill import ChunkAttention
 from adaverify_engine.attention.reference import attend_rows
 from adaverify_engine.attention.step import StepAttention
 
-__all__ = ["ChunkAttention", "DecodeAttention", "QueryCells", "StepAttention", "attend_rows", "locate"]
+__all__ = [
+    "ChunkAttention",
+    "DecodeAttention",
+    "DecodeAttentionChoice",
+    "PagedDecodeAttention",
+    "QueryCells",
+    "StepAttention",
+    "attend_rows",
+    "locate",
+]

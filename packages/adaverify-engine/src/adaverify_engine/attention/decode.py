@@ -42,7 +42,7 @@ class DecodeAttention:
     """Attention of one step's decode tokens, planned once and run in every layer.
 
     On a CPU the rows' lengths and pages are read here to pick views; on other devices nothing is read back
-    and pages are gathered for the longest possible sequence.
+    and pages are gathered for the longest possible sequence, where ``PagedDecodeAttention`` cannot serve.
 
     Args:
         rows: decode rows of the step.

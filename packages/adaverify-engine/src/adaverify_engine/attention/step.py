@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from adaverify_engine.attention.decode import DecodeAttention
+from adaverify_engine.attention.paged import PagedDecodeAttention
 from adaverify_engine.attention.prefill import ChunkAttention
 from adaverify_engine.cache import PagedCache
 
@@ -26,7 +27,7 @@ class StepAttention:
         self,
         cache: PagedCache,
         slots: torch.Tensor,
-        decode: DecodeAttention | None,
+        decode: DecodeAttention | PagedDecodeAttention | None,
         decode_tokens: int,
         chunks: Sequence[ChunkAttention],
     ) -> None:

@@ -1,1 +1,1 @@
-"""One folder an operation: readable torch reference, Triton kernel, launch."""
+"""One folder an operation of the decode step: readable reference, Triton kernel, launch."""
