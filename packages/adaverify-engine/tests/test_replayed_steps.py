@@ -87,7 +87,7 @@ def test_an_engine_without_capture_says_so(make_engine):
 
 
 def test_a_captured_engine_is_profiled_by_its_replays(make_engine):
-    """Only captured sizes are measured, the table is monotone and names its ladder, and nothing stays behind."""
+    """Only captured sizes are measured, and no request or page stays behind."""
     engine = make_engine("fixed", replayed=True, max_requests=2, draft_tokens=2, max_model_len=32)
     table = profile_engine(engine, grid_for(engine.options, repeats=1, ladder=engine.verifier.tiers))
     assert engine.verifier.tiers == (3, 6)

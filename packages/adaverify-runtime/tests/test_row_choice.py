@@ -120,7 +120,7 @@ def test_the_published_measurement_decides():
 
 
 def test_a_benchmark_report_is_a_table(tmp_path):
-    """`adaverify bench NAME --json` writes row costs among a benchmark's facts; the rest is the fingerprint."""
+    """`adaverify bench NAME --json` has row costs among the facts; the rest is the fingerprint."""
     costs = [{"strategy": "one", "tokens": 8, "context": 64, "seconds": 1e-5, "noise_seconds": 0.0}]
     other = {"name": "plan", "facts": {}}
     report = {"benchmarks": [other, {"name": "logits", "facts": {"device": "a", "row_costs": costs}}]}

@@ -157,7 +157,7 @@ class Session:
                 None if captured is None else lambda done, total, _: captured(done, total)
             )
         for failure in () if report is None else report.failed:
-            note(f"mode {mode}: {failure}")
+            note(f"mode {mode}: no graph for {failure.key.tokens} tokens ({failure.stage}): {failure.cause}")
         return engine
 
 

@@ -90,9 +90,9 @@ def adaverify_register_benchmarks() -> Sequence[BenchmarkDescriptor]:
 def adaverify_register_decode_strategies() -> Sequence[DecodeStrategyDescriptor]:
     """Return ``flatten``, ``paired`` and ``uniform-native``, all above the reference plugin.
 
-    ``flatten`` ranks above ``paired``: two tokens a row win where that was measured (``adaverify bench
-    logits`` writes the table that the runtime chooses by), and an unknown shape must not lose. Graph support comes
-    from the decision that makes the rows.
+    ``flatten`` ranks above ``paired``: two tokens a row win where that was measured, in the table that
+    ``adaverify bench logits`` writes and the runtime chooses by, and an unknown shape must not lose. Graph
+    support comes from the decision that makes the rows.
 
     ``uniform-native`` is not called ``uniform``: that name is the reference plugin's, whose rows are as wide
     as the query, and two owners of a name are an error. The kernel here takes one or two query tokens a row
