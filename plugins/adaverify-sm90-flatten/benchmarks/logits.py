@@ -28,12 +28,12 @@ import torch
 
 from adaverify_contracts import DecodeBatch, DecodeRows, Limits
 from adaverify_metadata import FlattenRowBuilder, PairedRowBuilder, TailHeavySchedule
-from adaverify_sm90_flatten.deep_gemm.adapter import PagedMqaLogits, import_library
-from adaverify_sm90_flatten.deep_gemm.reference import (
+from adaverify_metadata.paged_logits import (
     pack_pages,
     paged_mqa_logits_reference,
     relative_errors,
 )
+from adaverify_sm90_flatten.deep_gemm.adapter import PagedMqaLogits, import_library
 from adaverify_sm90_flatten.ops.gather_slots.launch import gather_slots
 
 HEADS, DIM, PAGE, K = 64, 128, 64, 7
