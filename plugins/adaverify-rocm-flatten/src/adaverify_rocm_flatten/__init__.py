@@ -1,1 +1,1 @@
-"""Flattened decode rows for CDNA 3 and 4 (gfx942, gfx950): compiled, never executed, taken only when named."""
+"""Flattened decode rows: compiled for this hardware, never executed on it, taken only when named."""

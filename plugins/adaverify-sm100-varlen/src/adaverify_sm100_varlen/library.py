@@ -56,6 +56,7 @@ class EmulatedLibrary:
         """
         query, scale = q
         contract = self._contract
+        dtype = getattr(torch, contract.value_dtype)
         if (scale is not None) != contract.micro_scales or str(
             weights.dtype
         ) != f"torch.{contract.value_dtype}":

@@ -1,1 +1,1 @@
-"""Flattened decode rows for consumer Blackwell (compute capability 12.0): compiled, never executed, taken only when named."""
+"""Flattened decode rows: compiled for this hardware, never executed on it, taken only when named."""
