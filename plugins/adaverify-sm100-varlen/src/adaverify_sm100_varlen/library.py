@@ -57,9 +57,7 @@ class EmulatedLibrary:
         query, scale = q
         contract = self._contract
         dtype = getattr(torch, contract.value_dtype)
-        if (scale is not None) != contract.micro_scales or str(
-            weights.dtype
-        ) != f"torch.{contract.value_dtype}":
+        if (scale is not None) != contract.micro_scales or weights.dtype != dtype:
             raise RuntimeError("Assertion error (emulated): q scale and weights of this build")
         tasks = walk(contract, schedule, lens, indices, heads=query.shape[2])
         if len(tasks.runaways):
