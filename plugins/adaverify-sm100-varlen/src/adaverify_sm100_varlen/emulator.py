@@ -131,7 +131,8 @@ def walk(
     order = _order(slot, at, (done - low) // chunk, block, done)
     first = units.first[at] + block * base + torch.minimum(block, more)
     columns = (slot, units.first[at], first, base + (block < more).long(), done)
-    return Tasks(*(column[order] for column in columns), bad.nonzero().flatten(), dummies)
+    slot, table_row, first_row, rows, done = (column[order] for column in columns)
+    return Tasks(slot, table_row, first_row, rows, done, bad.nonzero().flatten(), dummies)
 
 
 def _order(*keys: torch.Tensor) -> torch.Tensor:
@@ -172,7 +173,7 @@ def emulate_logits(
     if not len(tasks.slot):
         return out
     key = tasks.table_row * out.shape[1] + tasks.split
-    tiles, tile = key.unique(return_inverse=True)
+    tiles, tile = torch.unique(key, return_inverse=True)  # type: ignore[no-untyped-call]
     column = (tiles % out.shape[1])[:, None] * split + torch.arange(split)
     entry = column // page
     table = block_table.long()
