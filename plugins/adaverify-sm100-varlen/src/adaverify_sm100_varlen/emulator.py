@@ -173,7 +173,7 @@ def emulate_logits(
     if not len(tasks.slot):
         return out
     key = tasks.table_row * out.shape[1] + tasks.split
-    tiles, tile = torch.unique(key, return_inverse=True)  # type: ignore[no-untyped-call]
+    tiles, tile = torch.unique(key, return_inverse=True)
     column = (tiles % out.shape[1])[:, None] * split + torch.arange(split)
     entry = column // page
     table = block_table.long()
