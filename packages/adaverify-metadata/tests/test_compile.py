@@ -17,7 +17,7 @@ TARGETS = [
     ["hip", "gfx942", 64],
     ["hip", "gfx950", 64],
 ]
-KERNELS = ["flatten", "paired", "uniform", "tail_heavy", "head_heavy"]
+KERNELS = ["flatten", "paired", "uniform", "tail_heavy", "head_heavy", "mask_logits"]
 
 # A process of its own, since in this one the interpreter stands in for the compiler.
 CHILD = textwrap.dedent(
@@ -36,13 +36,15 @@ CHILD = textwrap.dedent(
         "uniform": ROWS | {"SLOTS": 8},
         "tail_heavy": dict(ROWS=2048, SPLIT=256, ATOMS=1),
         "head_heavy": dict(ROWS=2048, SPLIT=256, ROW_GROUP=4, RUNS=True),
+        "mask_logits": dict(COLUMNS=4096),
     }
-    SCALARS = {"table_stride", "requests", "tokens", "rows", "width", "slots"}
+    SCALARS = {"table_stride", "stride", "requests", "tokens", "rows", "width", "slots"}
     report = {}
     for name, constants in CONSTANTS.items():
         kernel = getattr(load(f"adaverify_metadata.ops.{name}.kernel"), name + "_kernel")
         names = kernel.arg_names
-        kinds = {a: "constexpr" if a in constants else "i32" if a in SCALARS else "*i32" for a in names}
+        kinds = dict.fromkeys(names, "*i32") | dict.fromkeys(SCALARS & set(names), "i32")
+        kinds |= dict.fromkeys(constants, "constexpr") | ({"logits": "*fp32"} if "logits" in names else {})
         aligned = {a for a in names if kinds[a] == "*i32" or a == "table_stride"}
         for backend, arch, warp in json.loads(sys.argv[1]):
             source = ASTSource(
@@ -53,10 +55,12 @@ CHILD = textwrap.dedent(
             )
             made = triton.compile(source, target=GPUTarget(backend, arch, warp), options={"num_warps": 4})
             ttir = made.asm["ttir"]
-            offsets = re.findall(r"tt.addptr %(?:table|row_table), [^:]*: !tt.ptr<i32>, (i\\d+)", ttir)
+            wide = "table|row_table|logits"
+            offsets = re.findall(rf"tt.addptr %(?:{wide}), [^:]*: !tt.ptr<[a-z0-9]+>, (i\\d+)", ttir)
             report[f"{name} {backend} {arch}"] = {
                 "binary": len(made.asm["cubin" if backend == "cuda" else "hsaco"]),
                 "wide": made.asm.get("ptx", "").count("ld.global.v4.b32"),
+                "target": re.findall(r"^[.]target (\\S+)", made.asm.get("ptx", ""), re.M),
                 "table_offsets": offsets,
                 "layout_changes": made.asm["ttgir"].count("ttg.convert_layout"),
             }
@@ -89,7 +93,16 @@ def test_a_kernel_compiles_for_a_target(report, kernel, target):
     assert report[f"{kernel} {target[0]} {target[1]}"]["binary"] > 0
 
 
-@pytest.mark.parametrize("kernel", ["flatten", "paired", "uniform"])
+@pytest.mark.parametrize(
+    ("architecture", "word"), [(90, "sm_90a"), (100, "sm_100a"), (120, "sm_120a")], ids=str
+)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_the_code_names_its_target(report, kernel, architecture, word):
+    """What was compiled is for that chip, not for an older one it could also run."""
+    assert report[f"{kernel} cuda {architecture}"]["target"] == [word]
+
+
+@pytest.mark.parametrize("kernel", ["flatten", "paired", "uniform", "mask_logits"])
 def test_table_offsets_are_64_bit_in_the_compiled_kernel(report, kernel):
     """Request times stride in 32 bits overflows on large tables (DeepGEMM #425)."""
     facts = report[f"{kernel} cuda 90"]

@@ -15,9 +15,9 @@ import torch
 from adaverify_capability import TRITON, probe
 from adaverify_contracts import CapabilityError, DecodeBatch, Limits, Requirements
 from adaverify_metadata import schedule_tail_heavy
+from adaverify_metadata.paged_logits import pack_pages, paged_mqa_logits_reference
 from adaverify_sm90_flatten import hooks
 from adaverify_sm90_flatten.deep_gemm.checks import LogitsCall
-from adaverify_sm90_flatten.deep_gemm.reference import pack_pages, paged_mqa_logits_reference
 from adaverify_sm90_flatten.deep_gemm.versions import PINNED
 
 if not torch.cuda.is_available():

@@ -19,13 +19,16 @@ from adaverify_contracts import (
     WrongValueError,
     ceil_div,
 )
-from adaverify_metadata import FlattenRowBuilder, PairedRowBuilder, RowBuilder, TailHeavySchedule
-from adaverify_sm90_flatten.deep_gemm.adapter import PagedMqaLogits, import_library
-from adaverify_sm90_flatten.deep_gemm.reference import (
+from adaverify_metadata import (
+    FlattenRowBuilder,
+    PairedRowBuilder,
+    RowBuilder,
+    TailHeavySchedule,
     pack_pages,
     paged_mqa_logits_reference,
     relative_errors,
 )
+from adaverify_sm90_flatten.deep_gemm.adapter import PagedMqaLogits, import_library
 from adaverify_sm90_flatten.ops.gather_slots.launch import gather_slots
 
 HEADS, DIM, PAGE, K = 64, 128, 64, 7

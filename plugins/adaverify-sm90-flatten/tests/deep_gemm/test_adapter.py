@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from adaverify_contracts import CapabilityError, GraphError, LayoutError
+from adaverify_metadata.paged_logits import paged_mqa_logits_reference, relative_errors
 from adaverify_sm90_flatten.deep_gemm import adapter as module
 from adaverify_sm90_flatten.deep_gemm.adapter import PagedMqaLogits
-from adaverify_sm90_flatten.deep_gemm.reference import paged_mqa_logits_reference, relative_errors
 from adaverify_sm90_flatten.deep_gemm.versions import COMMON, KNOWN_VERSIONS, PINNED, known_version
 
 MINUS = float("-inf")

@@ -9,13 +9,13 @@ import torch
 
 from adaverify_contracts import KernelLevel, Limits
 from adaverify_metadata import TailHeavySchedule, schedule_tail_heavy
-from adaverify_sm90_flatten import hooks
-from adaverify_sm90_flatten.deep_gemm.adapter import PagedMqaLogits
-from adaverify_sm90_flatten.deep_gemm.reference import (
+from adaverify_metadata.paged_logits import (
     pack_pages,
     paged_mqa_logits_reference,
     relative_errors,
 )
+from adaverify_sm90_flatten import hooks
+from adaverify_sm90_flatten.deep_gemm.adapter import PagedMqaLogits
 from adaverify_sm90_flatten.deep_gemm.versions import PINNED
 from adaverify_sm90_flatten.ops.gather_slots.launch import gather_slots
 

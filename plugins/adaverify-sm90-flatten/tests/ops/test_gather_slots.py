@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from adaverify_contracts import LayoutError, Limits
+from adaverify_contracts import CapabilityError, LayoutError, Limits
 from adaverify_metadata import flatten_rows, paired_rows, uniform_rows
+from adaverify_sm90_flatten.ops.decorated import require_device
 from adaverify_sm90_flatten.ops.gather_slots.launch import gather_slots
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -60,3 +61,11 @@ def test_misfits_are_refused(kit, shape, weights):
     query = torch.zeros(shape, device=DEVICE).to(torch.float8_e4m3fn)
     with pytest.raises(LayoutError, match="by slot"):
         gather_slots(query, torch.zeros(weights, device=DEVICE), rows)
+
+
+def test_a_compiled_kernel_refuses_a_cpu():
+    """Triton itself speaks of a pointer argument at 0."""
+    kernel = type("JITFunction", (), {})()
+    with pytest.raises(CapabilityError, match="backend='torch'"):
+        require_device(kernel, torch.device("cpu"))
+    require_device(kernel, torch.device("cuda"))

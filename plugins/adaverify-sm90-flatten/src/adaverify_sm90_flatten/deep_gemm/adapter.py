@@ -11,6 +11,7 @@ import torch
 
 from adaverify_contracts import CapabilityError, DecodeRows, GraphError, LayoutError
 from adaverify_metadata import schedule_tail_heavy
+from adaverify_metadata.ops.mask_logits.launch import mask_logits
 from adaverify_sm90_flatten.deep_gemm.checks import (
     LogitsCall,
     check_layout,
@@ -19,7 +20,6 @@ from adaverify_sm90_flatten.deep_gemm.checks import (
     check_values,
 )
 from adaverify_sm90_flatten.deep_gemm.versions import KnownVersion, known_version
-from adaverify_sm90_flatten.ops.mask_logits.launch import mask_logits
 
 _LOGITS = "fp8_fp4_paged_mqa_logits"
 _METADATA = "get_paged_mqa_logits_metadata"

@@ -24,7 +24,7 @@ def known_problem(tokens: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
     """
     import torch
 
-    from adaverify_sm90_flatten.deep_gemm.reference import pack_pages, paged_mqa_logits_reference
+    from adaverify_metadata.paged_logits import pack_pages, paged_mqa_logits_reference
 
     rows, columns = len(LENGTHS), 5
     made = torch.Generator().manual_seed(20260629)
@@ -71,9 +71,9 @@ def _wrong_values(module: Any, device: str) -> str:
     import torch
 
     from adaverify_metadata import schedule_tail_heavy
+    from adaverify_metadata.paged_logits import relative_errors
     from adaverify_sm90_flatten.deep_gemm.adapter import PagedMqaLogits
     from adaverify_sm90_flatten.deep_gemm.checks import LogitsCall
-    from adaverify_sm90_flatten.deep_gemm.reference import relative_errors
 
     # Masked by torch, so that this report is about the library alone.
     adapter = PagedMqaLogits(

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from adaverify_contracts import LayoutError, ceil_div
-from adaverify_sm90_flatten.ops.decorated import decorated, require_device
-from adaverify_sm90_flatten.ops.mask_logits.reference import mask_logits_reference
+from adaverify_metadata._jit import kernel_for
+from adaverify_metadata.ops.mask_logits.reference import mask_logits_reference
 
 # One program masks this many columns: 8 stores of 16 bytes a thread at 4 warps. A program whose columns all
 # lie below the length ends after one load.
 COLUMNS = 4096
 WARPS = 4
-
-
-def mask_kernel() -> Any:
-    """Return the kernel; width and stride change with every captured shape and never compile anew."""
-    from adaverify_sm90_flatten.ops.mask_logits.kernel import mask_logits_kernel
-
-    return decorated(mask_logits_kernel, ("stride", "width"), ("logits", "lens"))
 
 
 def mask_logits(logits: torch.Tensor, lens: torch.Tensor, *, backend: str = "triton") -> torch.Tensor:
@@ -30,7 +21,7 @@ def mask_logits(logits: torch.Tensor, lens: torch.Tensor, *, backend: str = "tri
     a capture.
 
     Args:
-        logits: float32 [S, C], dense in the last dimension, row stride free.
+        logits: float32 or bfloat16 [S, C], dense in the last dimension, row stride free.
         lens: int32 [S] or [M, N] with M x N = S, contiguous, same device.
         backend: ``triton`` or ``torch``.
 
@@ -40,7 +31,7 @@ def mask_logits(logits: torch.Tensor, lens: torch.Tensor, *, backend: str = "tri
     """
     fits = (
         logits.dim() == 2
-        and logits.dtype == torch.float32
+        and logits.dtype in (torch.float32, torch.bfloat16)
         and lens.dtype == torch.int32
         and lens.numel() == logits.shape[0]
         and lens.is_contiguous()
@@ -59,7 +50,7 @@ def mask_logits(logits: torch.Tensor, lens: torch.Tensor, *, backend: str = "tri
                 ),
                 "lens": (tuple(lens.shape), str(lens.dtype), str(lens.device)),
             },
-            allowed="logits float32 [S, C] dense in C, lens contiguous int32 with S elements, one device",
+            allowed="logits float32 or bfloat16 [S, C] dense in C, lens contiguous int32 [S], one device",
             remedy="pass DecodeRows.row_lens of the rows that made the logits",
         )
     slots, width = logits.shape
@@ -67,8 +58,7 @@ def mask_logits(logits: torch.Tensor, lens: torch.Tensor, *, backend: str = "tri
         return logits
     if backend == "torch":
         return mask_logits_reference(logits, lens)
-    kernel = mask_kernel()
-    require_device(kernel, logits.device)
+    kernel = kernel_for("adaverify_metadata.ops.mask_logits.kernel", "mask_logits_kernel", logits.device)
     grid = (slots, ceil_div(width, COLUMNS))
     kernel[grid](logits, lens, logits.stride(0), width, COLUMNS=COLUMNS, num_warps=WARPS)
     return logits

@@ -9,7 +9,7 @@ def mask_logits_reference(logits: torch.Tensor, lens: torch.Tensor) -> torch.Ten
     """Write -inf where ``column >= lens[slot]``, in place, and return the logits.
 
     Args:
-        logits: float32 [S, C], row stride free.
+        logits: float32 or bfloat16 [S, C], row stride free.
         lens: int32 [S] or [M, N] with M x N = S; 0 masks the whole row.
     """
     columns = torch.arange(logits.shape[1], device=logits.device)

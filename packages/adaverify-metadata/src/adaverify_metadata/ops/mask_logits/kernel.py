@@ -2,8 +2,14 @@
 
 import triton.language as tl
 
+from adaverify_metadata._jit import device
 
-def mask_logits_kernel(logits, lens, stride, width, COLUMNS: tl.constexpr):
+
+# Width and stride change with every captured shape; neither may compile anew.
+@device(do_not_specialize=["stride", "width"], do_not_specialize_on_alignment=["logits", "lens"])
+def mask_logits_kernel(
+    logits: tl.tensor, lens: tl.tensor, stride: tl.tensor, width: tl.tensor, COLUMNS: tl.constexpr
+) -> None:
     """logits[s, c] = -inf for lens[s] <= c < width; nothing is read but the length.
 
     The row stride may exceed 2^31 / slots (512 rows of 2^20 columns are 2^31 bytes), hence 64-bit offsets.

@@ -1,0 +1,50 @@
+"""The strategy ``flatten-rocm``, opt-in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from adaverify_contracts import (
+    Capability,
+    DecodeRowBuilder,
+    DecodeStrategyDescriptor,
+    GraphSupport,
+    Limits,
+    Requirements,
+    hookimpl,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+CHIPS = Requirements(device_types=("rocm",), architectures=("gfx942", "gfx950"), kernels=("triton",))
+
+
+def _flatten(limits: Limits, device: torch.device, capability: Capability) -> DecodeRowBuilder:
+    from adaverify_metadata import FlattenRowBuilder, LaunchConfig
+
+    del capability
+    # A wavefront has 64 threads: two are the 128 threads that four warps are elsewhere.
+    return FlattenRowBuilder(
+        "flatten-rocm", limits, device, backend="triton", launch=LaunchConfig(num_warps=2)
+    )
+
+
+@hookimpl
+def adaverify_register_decode_strategies() -> Sequence[DecodeStrategyDescriptor]:
+    """Return the strategy, below the embedded default: never executed, so taken only when named.
+
+    No graph of it was ever captured, so it claims none.
+    """
+    return (
+        DecodeStrategyDescriptor(
+            name="flatten-rocm",
+            requirements=CHIPS,
+            graph_support=GraphSupport.NEVER,
+            device_lengths=True,
+            priority=-10,
+            evidence="compiled",
+            allocate=_flatten,
+        ),
+    )

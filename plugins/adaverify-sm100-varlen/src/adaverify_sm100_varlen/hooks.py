@@ -1,0 +1,73 @@
+"""The strategy ``varlen`` and the probe ``deep-gemm-varlen``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from adaverify_contracts import (
+    Capability,
+    DecodeRowBuilder,
+    DecodeStrategyDescriptor,
+    GraphSupport,
+    Limits,
+    ProbeDescriptor,
+    Requirements,
+    hookimpl,
+)
+from adaverify_sm100_varlen.deep_gemm.probe import DEEP_GEMM, NAME
+from adaverify_sm100_varlen.deep_gemm.versions import HEAD, LogitsContract, known_version
+
+if TYPE_CHECKING:
+    import torch
+
+# Exactly these: 10.1, 10.7, 12.0 and 12.1 run other code of the library (DeepGEMM #392, #425, #433, #434).
+BLACKWELL = Requirements(device_types=("cuda",), architectures=("sm100", "sm103"), kernels=("triton",))
+
+
+def contract_of(capability: Capability) -> LogitsContract:
+    """Return the contract of the library that the probe found; that of its main branch when it found none."""
+    line = known_version(capability.kernel(NAME).version)
+    return HEAD if line is None else line.contract
+
+
+def _varlen(limits: Limits, device: torch.device, capability: Capability) -> DecodeRowBuilder:
+    from adaverify_metadata import VarlenRowBuilder
+    from adaverify_sm100_varlen.schedule import make_schedule
+
+    # An assumed card on a CPU: a compiled kernel cannot run there, the reference can.
+    backend = "torch" if device.type == "cpu" else "triton"
+    schedule = make_schedule(contract_of(capability), limits, device, capability.processors, backend=backend)
+    return VarlenRowBuilder("varlen", limits, device, backend=backend, schedule=schedule)  # type: ignore[arg-type]
+
+
+def _supports(limits: Limits) -> tuple[str, ...]:
+    from adaverify_metadata.ops.schedule_launch import MAX_SCHEDULE_ROWS
+
+    if limits.max_tokens <= MAX_SCHEDULE_ROWS:
+        return ()
+    most = f"{limits.max_requests} requests of {limits.max_query_len} query tokens"
+    return (f"{most} are {limits.max_tokens} rows; the schedule kernel holds {MAX_SCHEDULE_ROWS}",)
+
+
+@hookimpl
+def adaverify_register_probes() -> Sequence[ProbeDescriptor]:
+    """Return the probe of DeepGEMM's paged MQA logits with request indices; no strategy requires it."""
+    return (DEEP_GEMM,)
+
+
+@hookimpl
+def adaverify_register_decode_strategies() -> Sequence[DecodeStrategyDescriptor]:
+    """Return ``varlen``: ragged and uniform batches alike, every length and request index from the device."""
+    return (
+        DecodeStrategyDescriptor(
+            name="varlen",
+            requirements=BLACKWELL,
+            graph_support=GraphSupport.ALWAYS,
+            device_lengths=True,
+            priority=20,
+            evidence="emulated",
+            allocate=_varlen,
+            supports=_supports,
+        ),
+    )

@@ -1,0 +1,48 @@
+"""The strategy ``flatten-sm120``, opt-in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from adaverify_contracts import (
+    Capability,
+    DecodeRowBuilder,
+    DecodeStrategyDescriptor,
+    GraphSupport,
+    Limits,
+    Requirements,
+    hookimpl,
+)
+
+if TYPE_CHECKING:
+    import torch
+
+CHIPS = Requirements(device_types=("cuda",), architectures=("sm120",), kernels=("triton",))
+
+
+def _flatten(limits: Limits, device: torch.device, capability: Capability) -> DecodeRowBuilder:
+    from adaverify_metadata import FlattenRowBuilder
+
+    del capability
+    # No schedule: which kernel library reads these rows here is not known.
+    return FlattenRowBuilder("flatten-sm120", limits, device, backend="triton")
+
+
+@hookimpl
+def adaverify_register_decode_strategies() -> Sequence[DecodeStrategyDescriptor]:
+    """Return the strategy, below the embedded default: never executed, so taken only when named.
+
+    Its one launch reads every length from the device and its grid depends on padded shapes alone.
+    """
+    return (
+        DecodeStrategyDescriptor(
+            name="flatten-sm120",
+            requirements=CHIPS,
+            graph_support=GraphSupport.VARLEN_DECODE,
+            device_lengths=True,
+            priority=-10,
+            evidence="compiled",
+            allocate=_flatten,
+        ),
+    )
