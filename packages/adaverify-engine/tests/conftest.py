@@ -54,6 +54,14 @@ class TinyDecoder:
         self.head = weight(32, VOCABULARY, scale=1.0)
         self.calls: list[int] = []
 
+    def to(self, device):
+        """Move every weight; return self."""
+        for name in ("embedding", "places", "head"):
+            setattr(self, name, getattr(self, name).to(device))
+        for name in ("mix", "out", "up", "down"):
+            setattr(self, name, [weight.to(device) for weight in getattr(self, name)])
+        return self
+
     def forward(self, tokens, positions, attend):
         self.calls.append(len(tokens))
         hidden = self.embedding[tokens] + self.places[positions]
@@ -204,4 +212,6 @@ def tiny() -> SimpleNamespace:
         options=make_options,
         prompts=prompts_of,
         same=same_or_near_tie,
+        settings=settings_of,
+        steep=steep_table,
     )

@@ -56,7 +56,7 @@ class Ahead:
             What was emitted, None when the next step must run eagerly; and how many steps were launched.
         """
         launched = 0
-        if work.decode and not work.chunks and self._ready(work):
+        if work.decode and not work.chunks and self._ready(step, work):
             while self.pipeline.under_way < AHEAD:
                 requests = self.pipeline.continuing(work.decode)
                 if not requests or not self.pipeline.launch(step + launched, requests, self.scheduler):
@@ -71,11 +71,11 @@ class Ahead:
                 events += self._take(stats, clock)
         return events, launched
 
-    def _ready(self, work: Work) -> bool:
+    def _ready(self, step: int, work: Work) -> bool:
         if not self.drafts.serves([request.slot for request in work.decode]):
-            self.pipeline.miss("drafter")
+            self.verifier.manager.note(step, "replay-missed-drafter")
         elif any(request.sampling.logprobs for request in work.decode):
-            self.pipeline.miss("logprobs")
+            self.verifier.manager.note(step, "replay-missed-logprobs")
         else:
             return True
         return False

@@ -100,10 +100,6 @@ class DecodePipeline:
             self._step.run, expected, progress=progress, prologue=self._step.prologue
         )
 
-    def miss(self, reason: str) -> None:
-        """Count a step that cannot be replayed, by reason, among the manager's events."""
-        self._verifier.manager.note(-1, f"replay-missed-{reason}")
-
     def continuing(self, requests: Sequence[Request]) -> tuple[Request, ...]:
         """Return the requests that the steps under way cannot already have brought to their last token."""
         flying = Counter(id(request) for ticket in self._under_way for request in ticket.requests)

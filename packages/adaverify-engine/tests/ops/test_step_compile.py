@@ -1,4 +1,4 @@
-"""The pick, advance and lookup kernels compile ahead of time for every target, without a device."""
+"""The gather, pick, advance and lookup kernels compile ahead of time for every target, without a device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 SOON = [["cuda", 90, 32]]
 LATER = [["cuda", 100, 32], ["cuda", 120, 32], ["hip", "gfx942", 64], ["hip", "gfx950", 64]]
 TARGETS = [*SOON, *(pytest.param(target, marks=pytest.mark.slow) for target in LATER)]
-KERNELS = ["chunk", "row", "advance", "lookup"]
+KERNELS = ["gather", "chunk", "row", "advance", "lookup"]
 
 # A process of its own, since in this one the interpreter may stand in for the compiler.
 CHILD = textwrap.dedent(
@@ -24,10 +24,16 @@ CHILD = textwrap.dedent(
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
     from adaverify_engine.ops.advance.kernel import advance_kernel
+    from adaverify_engine.ops.gather_rows.kernel import gather_rows_kernel
     from adaverify_engine.ops.lookup.kernel import lookup_kernel
     from adaverify_engine.ops.pick.kernel import chunk_kernel, row_kernel
 
     CASES = {
+        "gather": (
+            gather_rows_kernel,
+            dict(COLUMNS=1032, DRAFTS=7, WIDTH=2048, BLOCK_DRAFTS=8, BLOCK_WIDTH=1024, DRAFTING=True),
+            4,
+        ),
         "chunk": (chunk_kernel, dict(CHUNKS=12, CHUNK=4096), 8),
         "row": (row_kernel, dict(CHUNKS=12, BLOCK_CHUNKS=16, CHUNK=4096), 8),
         "advance": (advance_kernel, dict(MEMORY=0.85, DRAFTS=7, BLOCK=16), 1),
@@ -37,13 +43,14 @@ CHILD = textwrap.dedent(
     }
     SCALARS = {"logits_stride", "vocabulary", "positions", "history_stride"}
     REALS = {"logits", "temperature", "top_p", "chunk_best", "chunk_second", "gaps", "hits", "trials",
-             "scores", "out_gap", "out_gaps"}
+             "scores", "out_gap", "out_gaps", "row_scores"}
     WIDE = {"noise", "chunk_mass"}
+    LONG = {"certain", "row_drafts", "slots"}
     report = {}
     for name, (kernel, constants, warps) in CASES.items():
         kinds = {
             a: "constexpr" if a in constants else "i32" if a in SCALARS
-            else "*fp64" if a in WIDE else "*fp32" if a in REALS else "*i32"
+            else "*fp64" if a in WIDE else "*i64" if a in LONG else "*fp32" if a in REALS else "*i32"
             for a in kernel.arg_names
         }
         aligned = [i for i, a in enumerate(kernel.arg_names) if kinds[a][0] == "*" or a in SCALARS]
@@ -53,7 +60,7 @@ CHILD = textwrap.dedent(
                 attrs={(i,): [["tt.divisibility", 16]] for i in aligned},
             )
             made = triton.compile(source, target=GPUTarget(backend, arch, warp), options={"num_warps": warps})
-            rows = r"tt.addptr %(?:logits|history|noise)[_0-9]*, [^:]*: !tt.ptr<f?i?[0-9]+>, (i[0-9]+)"
+            rows = r"tt.addptr %(?:logits|history|noise|tables)[_0-9]*, [^:]*: !tt.ptr<f?i?[0-9]+>, (i[0-9]+)"
             report[f"{name} {backend} {arch}"] = {
                 "binary": len(made.asm["cubin" if backend == "cuda" else "hsaco"]),
                 "shared": made.metadata.shared,
@@ -99,7 +106,7 @@ def test_every_kernel_compiles_for_a_target(report, tmp_path, target):
         assert facts["shared"] <= 48 * 1024
 
 
-@pytest.mark.parametrize("kernel", ["chunk", "row", "lookup"])
+@pytest.mark.parametrize("kernel", ["gather", "chunk", "row", "lookup"])
 def test_row_offsets_are_64_bit_in_the_compiled_kernel(report, kernel):
     """Token times vocabulary, and slot times history length, overflow 32 bits on large steps."""
     facts = report[f"{kernel} cuda 90"]

@@ -1,0 +1,133 @@
+"""Whole decode steps in real CUDA graphs: the oracle's tokens, no wait but for results, faults contained."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+
+from adaverify_contracts import LoadedModel
+from adaverify_engine import Engine, Sampling
+from adaverify_engine.drafters import LookupDrafter
+from adaverify_runtime import PluginSettings, assemble, load_plugins
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+MODES = ("none", "fixed", "adaptive")
+
+
+@pytest.fixture
+def make(tiny):
+    """Return a factory of engines on the device, with every installed plugin."""
+    made = []
+
+    def factory(mode, model, *, capture=True, **changes):
+        options = tiny.options(device="cuda", page_size=16, **changes)
+        plugins = load_plugins(PluginSettings())
+        descriptor = next(one.descriptor for one in plugins.drafters() if one.descriptor.name == "n-gram")
+        verifier = assemble(
+            options.limits,
+            device="cuda",
+            mode=mode,
+            settings=tiny.settings(),
+            plugins=plugins,
+            drafter=descriptor,
+            cost_table=tiny.steep(),
+        )
+        made.append(verifier)
+        drafter = descriptor.factory(options.limits, verifier.device)
+        assert isinstance(drafter, LookupDrafter)
+        engine = Engine(LoadedModel(model, tiny.Tokenizer()), verifier, drafter, options)
+        return (engine, engine.capture()) if capture else (engine, None)
+
+    yield factory
+    for verifier in made:
+        verifier.close()
+
+
+@pytest.fixture
+def model(tiny):
+    return tiny.Decoder().to("cuda")
+
+
+def run(engine, prompts, sampling):
+    ids = [engine.add(prompt, sampling) for prompt in prompts]
+    done = engine.run()
+    return [done[request] for request in ids]
+
+
+def require_oracle(tiny, model, prompts, done, count):
+    oracle = tiny.Decoder()
+    for prompt, completion in zip(prompts, done, strict=True):
+        expected = tiny.greedy(oracle, prompt, count)
+        same = [a == b for a, b in zip(completion.tokens, expected, strict=True)]
+        assert all(same) or completion.gaps[same.index(False)] < 1e-4
+
+
+@pytest.mark.parametrize("concurrency", [1, 4, 16])
+@pytest.mark.parametrize("mode", MODES)
+def test_captured_steps_emit_the_oracles_tokens(make, tiny, model, mode, concurrency):
+    """Requests begin and end while steps run one ahead; host totals stay the device's."""
+    prompts = tiny.prompts(20)
+    engine, report = make(mode, model, max_requests=concurrency)
+    assert report.captured and not report.failed
+    done = run(engine, prompts, Sampling(max_tokens=30))
+    require_oracle(tiny, model, prompts, done, 30)
+    counters = engine.verifier.counters
+    assert counters["graph replayed"] > 10
+    assert "verified-not-planned" not in counters
+    if mode == "adaptive" and concurrency > 1:
+        assert 0 < engine.stats.verified < engine.stats.drafted, "nothing was trimmed"
+
+
+@pytest.mark.parametrize("top_p", [1.0, 0.8])
+def test_sampled_requests_draw_what_eager_steps_draw(make, tiny, model, top_p):
+    """Noise belongs to the output position: captured, trimmed or eager, the draws are the same."""
+    prompts = tiny.prompts(6)
+    sampling = Sampling(temperature=0.9, top_p=top_p, max_tokens=20, seed=4)
+    eager = run(make("fixed", model, capture=False)[0], prompts, sampling)
+    for mode in MODES:
+        engine, _ = make(mode, model)
+        assert [one.tokens for one in run(engine, prompts, sampling)] == [one.tokens for one in eager]
+
+
+def test_a_hundred_steps_wait_for_nothing_but_results(make, tiny, model):
+    """Every synchronising call of torch is an error meanwhile; a step is one graph launch."""
+    engine, _ = make("adaptive", model, max_requests=4, max_model_len=256)
+    for prompt in tiny.prompts(4):
+        engine.add(prompt, Sampling(max_tokens=200))
+    while engine.verifier.counters.get("graph replayed", 0) < 5:
+        engine.step()
+    before = engine.verifier.counters["graph replayed"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(40):
+            engine.step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert engine.verifier.counters["graph replayed"] - before >= 40
+    engine.run()
+
+
+def test_out_of_memory_at_one_size_leaves_the_others_and_right_tokens(make, tiny, model, monkeypatch):
+    """A size whose capture runs out of memory is named; its batches run eagerly or one size up."""
+    inner = model.forward
+
+    def forward(tokens, positions, attend):
+        if len(tokens) == 18:
+            raise torch.OutOfMemoryError("injected: no memory for 18 tokens")
+        return inner(tokens, positions, attend)
+
+    monkeypatch.setattr(model, "forward", forward)
+    engine, report = make("adaptive", model, max_requests=4)
+    assert [failure.key.tokens for failure in report.failed] == [18]
+    assert "injected" in report.failed[0].cause
+    assert engine.verifier.counters["graph capture failed"] == 1
+    prompts = tiny.prompts(8)
+    done = run(engine, prompts, Sampling(max_tokens=30))
+    require_oracle(tiny, model, prompts, done, 30)
