@@ -31,7 +31,7 @@ CHILD = textwrap.dedent(
     ROWS = dict(REQUESTS=256, ROWS=1, COLUMNS=2048, ROW_STRIDE=2048, WIDTH=2048, PAGE=64, RATIO=4,
                 CP_SIZE=2, CP_RANK=1, CP_INTERLEAVE=16)
     CONSTANTS = {
-        "flatten": ROWS | {"WHOLE_REQUEST": True},
+        "flatten": {k: v for k, v in ROWS.items() if k != "REQUESTS"} | {"QUERY": 8, "WHOLE_REQUEST": True},
         "paired": ROWS,
         "uniform": ROWS | {"SLOTS": 8},
         "tail_heavy": dict(ROWS=2048, SPLIT=256, ATOMS=1),

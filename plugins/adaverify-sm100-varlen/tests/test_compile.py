@@ -18,7 +18,7 @@ CHILD = textwrap.dedent(
     from triton.compiler import ASTSource
     from adaverify_metadata._jit import load
 
-    ROWS = dict(REQUESTS=64, ROWS=1, COLUMNS=512, ROW_STRIDE=512, WIDTH=512, PAGE=64, RATIO=1, CP_SIZE=1,
+    ROWS = dict(QUERY=8, ROWS=1, COLUMNS=512, ROW_STRIDE=512, WIDTH=512, PAGE=64, RATIO=1, CP_SIZE=1,
                 CP_RANK=0, CP_INTERLEAVE=1, WHOLE_REQUEST=True)
     CASES = {
         "flatten": ("flatten", ROWS, "*fp32"),

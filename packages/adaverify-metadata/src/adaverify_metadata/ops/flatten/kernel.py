@@ -23,7 +23,7 @@ def flatten_kernel(
     token_slot: tl.tensor,
     requests: tl.tensor,
     tokens: tl.tensor,
-    REQUESTS: tl.constexpr,
+    QUERY: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     ROW_STRIDE: tl.constexpr,
@@ -37,37 +37,36 @@ def flatten_kernel(
 ) -> None:
     """Row t of request r: len = seq_lens[r] - (query_start_loc[r + 1] - 1 - t).
 
-    Every program reads all boundaries at once and keeps the one request that holds its row: two memory round
-    trips before the first page id, where a binary search would take one for each halving.
+    There is a place for each of the longest query's tokens of every request, so that a place knows its
+    request without a search: one memory round trip before the first page id. Place p = r x QUERY + j is token
+    j of request r where there is one; the others, p - query_start_loc[r + 1] of them so far, take the padding
+    rows in turn.
     """
     program = tl.program_id(0)
-    request = tl.arange(0, REQUESTS)
-    there = request < requests
-    start = tl.load(query_start_loc + request, mask=there, other=0)
-    end = tl.load(query_start_loc + request + 1, mask=there, other=0)
-    seq_len = tl.load(seq_lens + request, mask=there, other=0)
-
-    # Rows are scalars: a block of rows would make the compiler move each of these between register layouts
-    # (34 barriers instead of 8 in the code generated for compute capability 9.0).
+    total = tl.load(query_start_loc + requests)
     for step in tl.static_range(ROWS):
-        row = program * ROWS + step
+        place = program * ROWS + step
+        request = place // QUERY
+        there = request < requests
+        start = tl.load(query_start_loc + request, mask=there, other=0)
+        end = tl.load(query_start_loc + request + 1, mask=there, other=0)
+        seq_len = tl.load(seq_lens + request, mask=there, other=0)
+        token = start + place % QUERY
+        real = there & (token < end)
+        row = tl.where(real, token, total + place - tl.where(there, end, total))
         inside = row < tokens
-        mine = (start <= row) & (row < end) & inside
-        owner = tl.sum(tl.where(mine, request + 1, 0), 0) - 1
-        # Row t sees ahead + t positions.
-        ahead = tl.sum(tl.where(mine, seq_len - end + 1, 0), 0)
-        real = owner >= 0
-        length = local_length(tl.where(real, ahead + row, 0), RATIO, CP_SIZE, CP_RANK, CP_INTERLEAVE)
+        seen = tl.where(real, seq_len - end + 1 + row, 0)
+        length = local_length(seen, RATIO, CP_SIZE, CP_RANK, CP_INTERLEAVE)
 
         tl.store(row_lens + row, length, mask=inside)
         tl.store(schedule_lens + row, tl.maximum(length, 1), mask=inside)
-        tl.store(row_request + row, tl.where(real, owner, requests + row), mask=inside)
+        tl.store(row_request + row, tl.where(real, request, requests + row), mask=inside)
         tl.store(row_token + row, tl.where(real, row, -1), mask=inside)
         tl.store(token_slot + row, row, mask=inside)
 
         reach = length
         if WHOLE_REQUEST:
-            last = tl.sum(tl.where(mine, seq_len, 0), 0)
+            last = tl.where(real, seq_len, 0)
             reach = local_length(last, RATIO, CP_SIZE, CP_RANK, CP_INTERLEAVE)
-        pages = pages_of(reach, PAGE, WIDTH)
-        copy_pages(table, row_table, table_stride, tl.maximum(owner, 0), row, pages, ROW_STRIDE, COLUMNS)
+        pages = tl.where(inside, pages_of(reach, PAGE, WIDTH), 0)
+        copy_pages(table, row_table, table_stride, request, row, pages, ROW_STRIDE, COLUMNS)

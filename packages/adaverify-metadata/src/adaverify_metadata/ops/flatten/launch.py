@@ -24,7 +24,9 @@ def prepare_flatten(
     With ``whole_request`` every row's table reaches the end of its request (varlen).
     """
     kernel = kernel_for("adaverify_metadata.ops.flatten.kernel", "flatten_kernel", buffers["row_lens"].device)
-    constants = row_constants(limits, config, buffers) | {"WHOLE_REQUEST": whole_request}
+    constants = row_constants(limits, config, buffers)
+    del constants["REQUESTS"]
+    constants |= {"QUERY": limits.max_query_len, "WHOLE_REQUEST": whole_request}
     outputs = [buffers[name] for name in OUTPUTS]
 
     def launch(batch: DecodeBatch, tokens_per_row: int) -> None:
@@ -32,7 +34,8 @@ def prepare_flatten(
         tokens = batch.padded_tokens
         if not tokens:
             return
-        kernel[(ceil_div(tokens, config.rows_per_program),)](
+        places = max(batch.requests * limits.max_query_len, tokens)
+        kernel[(ceil_div(places, config.rows_per_program),)](
             batch.query_start_loc,
             batch.seq_lens,
             batch.block_table,
