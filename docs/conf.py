@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from inspect import cleandoc
 from pathlib import Path
 
@@ -17,6 +18,25 @@ author = "adaverify contributors"
 copyright = "adaverify contributors, Apache-2.0"
 DISTRIBUTIONS = workspace.discover()
 version = release = next(d.project["version"] for d in DISTRIBUTIONS if d.name == "adaverify")
+
+SUPPORT_MATRIX = """\
+Support matrix
+==============
+
+Which decode strategy serves which architecture, and how far that was proven. Written by the documentation's
+build from what the plugins register; ``adaverify plugins support`` shows the same for what is installed.
+
+- *executed*: on that hardware, values compared.
+- *emulated*: the schedule and the logits were checked against an emulator of the hardware's kernel.
+- *compiled*: every kernel compiles for it ahead of time; never executed there.
+- *any*: the strategy requires no architecture, so it is admitted without a proof on this one; its evidence is
+  from elsewhere.
+- ``-``: refused; ``adaverify doctor --assume WORD`` says why.
+
+.. list-table::
+   :header-rows: 1
+
+"""
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
@@ -53,6 +73,7 @@ def write_reference(_app: Sphinx) -> None:
     folder = HERE / "reference"
     folder.mkdir(exist_ok=True)
     pages = {f"{d.name}.rst": reference_page(d) for d in DISTRIBUTIONS}
+    pages["support-matrix.rst"] = support_matrix_page()
     pages["cli-options.inc"] = command_line_options()
     for stale in {path.name for path in folder.glob("*.rst")} - set(pages):
         (folder / stale).unlink()
@@ -92,7 +113,7 @@ def command_line_options() -> str:
     from adaverify.cli import app
 
     lines = []
-    for name, command in typer.main.get_command(app).commands.items():
+    for name, command in named_commands(typer.main.get_command(app)):
         lines += ["", f"## adaverify {name}", "", cleandoc(command.help or ""), ""]
         lines += ["| option | default | meaning |", "|---|---|---|"]
         for parameter in command.params:
@@ -102,6 +123,42 @@ def command_line_options() -> str:
             spelt = max(parameter.opts, key=len) if is_option else parameter.name.upper()
             lines.append(f"| `{spelt}` | {shown_default(parameter)} | {parameter.help or ''} |")
     return "\n".join(lines) + "\n"
+
+
+def named_commands(group: object, prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yield every command with its whole name, those of a group after the group itself."""
+    for name, command in group.commands.items():
+        yield f"{prefix}{name}", command
+        if hasattr(command, "commands"):
+            yield from named_commands(command, f"{prefix}{name} ")
+
+
+def support_matrix_page() -> str:
+    """Return the page of the support matrix, read from what the workspace's own plugins register."""
+    from importlib.metadata import entry_points
+
+    from adaverify.support import support_matrix
+    from adaverify_runtime import PluginSettings, load_plugins
+
+    ours = {d.name for d in DISTRIBUTIONS}
+    points = [p for p in entry_points(group="adaverify") if p.dist is not None and p.dist.name in ours]
+    matrix = support_matrix(load_plugins(PluginSettings(), points))
+    head = ["strategy", *matrix.architectures, "evidence", "graph support", "device lengths", "distribution"]
+    body = [
+        [
+            f"``{row.strategy}``",
+            *row.levels.values(),
+            row.evidence,
+            row.graph_support.upper(),
+            "yes" if row.device_lengths else "no",
+            row.owner,
+        ]
+        for row in matrix.rows
+    ]
+    table = [
+        f"   {'*' if i == 0 else ' '} - {cell}" for cells in [head, *body] for i, cell in enumerate(cells)
+    ]
+    return SUPPORT_MATRIX + "\n".join(table) + "\n"
 
 
 def shown_default(parameter: object) -> str:

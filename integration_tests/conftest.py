@@ -13,9 +13,11 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / ".ci"), str(ROOT / "integration_tests" / "support")]
 
 import workspace  # noqa: E402
-from wheelhouse import Wheelhouse  # noqa: E402
+from wheelhouse import CleanEnvironment, Wheelhouse  # noqa: E402
 
 DISTRIBUTIONS = workspace.discover(ROOT)
+# Projects of their own, as an outsider's: test_sample_plugins.py runs their tests where they are installed.
+collect_ignore_glob = ["sample_*"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -61,3 +63,17 @@ def wheelhouse(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     for distribution in DISTRIBUTIONS:
         house.build(distribution)
     return house
+
+
+@pytest.fixture(scope="session")
+def command_line(wheelhouse: Wheelhouse, tmp_path_factory: pytest.TempPathFactory) -> CleanEnvironment:
+    """One environment for all tests of what an outsider adds: the command line and the kit, from wheels.
+
+    No test installs into it: plugins go into folders of their own, which a test puts on the path.
+    """
+    environment = CleanEnvironment(tmp_path_factory.mktemp("command-line") / "clean")
+    names = ("adaverify", "adaverify-testing")
+    for name in names:
+        environment.link(wheelhouse.closure(name)[1])
+    environment.install(*names, wheelhouse=wheelhouse)
+    return environment

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import json
 import re
+import shlex
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -11,10 +14,10 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-import torch
 import typer
 import workspace
 from packaging.requirements import Requirement
+from typer.testing import CliRunner
 
 from adaverify import console
 from adaverify.cli import app
@@ -28,7 +31,7 @@ ROOT = workspace.ROOT
 DOCS = ROOT / "docs"
 TUTORIAL = DOCS / "tutorials" / "first-hardware-plugin.md"
 FENCE = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-CAPTIONED = re.compile(r"^```\{code-block\} \w+\n:caption: (\S+)\n\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+CAPTIONED = re.compile(r"^```\{code-block\} \w+\n:caption: ([^\n]+)\n\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 def pages_with_python() -> list[str]:
@@ -69,10 +72,12 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, distributions) -> Pa
 
 
 @pytest.mark.parametrize("page", pages_with_python())
-def test_the_python_of_a_page_runs(page: str, reader: Path):
+def test_the_python_of_a_page_runs(page: str, reader: Path, monkeypatch: pytest.MonkeyPatch):
     """The blocks of one page run in order, in one namespace, as a reader would type them."""
     namespace: dict[str, object] = {"__name__": "page"}
     text = (ROOT / page).read_text(encoding="utf-8")
+    if project := follow(ROOT / page, reader):
+        monkeypatch.syspath_prepend(str(project / "src"))
     for match in FENCE.finditer(text):
         line = text.count("\n", 0, match.start(1))
         source = "\n" * line + match.group(1)
@@ -89,14 +94,54 @@ def test_pages_with_python_are_found():
     } <= set(pages_with_python())
 
 
+def commands(page: Path, starts: str) -> list[list[str]]:
+    """Return the words of each shell line of a page that starts so."""
+    shell = re.findall(r"^```bash\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    lines = [line for block in shell for line in block.splitlines()]
+    return [shlex.split(line) for line in lines if line.startswith(starts)]
+
+
+def follow(page: Path, into: Path) -> Path | None:
+    """Run the `adaverify plugins new` of a page and return the project, or None if the page writes none."""
+    for words in commands(page, "adaverify plugins new"):
+        result = CliRunner().invoke(app, [*words[1:], "--into", str(into), "--json"])
+        assert result.exit_code == 0, result.output
+        return Path(json.loads(result.stdout)["folder"])
+    return None
+
+
+def shown(page: Path) -> dict[str, str]:
+    """Return the captioned blocks of a page by caption."""
+    return dict(CAPTIONED.findall(page.read_text(encoding="utf-8")))
+
+
+PAGES = ("tutorials/first-hardware-plugin", "how-to/write-a-signal", "how-to/write-a-policy")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_shows_what_the_command_writes(name: str, reader: Path):
+    """The code that a page explains is the code that the reader gets, to the letter."""
+    page = DOCS / f"{name}.md"
+    project = follow(page, reader)
+    files = {name: text for name, text in shown(page).items() if " " not in name}
+    assert len(files) >= 2
+    assert {caption: (project / caption).read_text(encoding="utf-8") for caption in files} == files
+
+
 @pytest.fixture
 def cedar(reader: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The tutorial's plugin, written out of the page and visible as if it were installed."""
-    for name, source in CAPTIONED.findall(TUTORIAL.read_text(encoding="utf-8")):
-        path = reader / "cedar" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(source, encoding="utf-8")
-    folder = reader / "cedar"
+    """The tutorial's plugin after its second step, visible as if it were installed."""
+    folder = follow(TUTORIAL, reader)
+    ((_, _, change, name),) = commands(TUTORIAL, "sed -i")
+    _, old, new, _ = change.split("/")
+    hooks = folder / name
+    text = hooks.read_text(encoding="utf-8")
+    assert text.count(old) == 2
+    hooks.write_text(text.replace(old, new), encoding="utf-8")
+    test = folder / "tests" / "test_plugin.py"
+    (line,) = [line for line in test.read_text().splitlines() if "row_lens.tolist()" in line]
+    replacement = shown(TUTORIAL)["the last line of test_rows_of_a_ragged_batch"].rstrip("\n")
+    test.write_text(test.read_text().replace(line, replacement), encoding="utf-8")
     project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     info = folder / "src" / f"adaverify_cedar-{project['version']}.dist-info"
     info.mkdir()
@@ -110,7 +155,12 @@ def cedar(reader: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     others = [d.name.removeprefix("adaverify-") for d in workspace.discover(ROOT) if d.kind == "plugins"]
     monkeypatch.setenv("ADAVERIFY_PLUGINS_DISABLED", ",".join(set(others) - {"reference", "smollm2"}))
     yield folder
-    for module in [name for name in sys.modules if name.partition(".")[0] == "adaverify_cedar"]:
+    forget("adaverify_cedar")
+
+
+def forget(package: str) -> None:
+    """Let a package be imported anew."""
+    for module in [name for name in sys.modules if name.partition(".")[0] == package]:
         del sys.modules[module]
 
 
@@ -118,20 +168,22 @@ def test_the_tutorial_plugin_is_discovered_probed_and_chosen(cedar: Path):
     """The reader sees what the page shows: the kernel executed, the plugin loaded, the strategy taken."""
     report = doctor(device="cpu")
     page = TUTORIAL.read_text(encoding="utf-8")
-    kernel = report.capability.kernel("cedar-pairs")
+    kernel = report.capability.kernel("cedar")
     assert f"level `executed`, with the reason `{kernel.reason}`" in page
     assert f"`note: {report.notes[0]}`" in page
     assert {plugin.name: plugin.outcome.value for plugin in report.plugins}["cedar"] == "loaded"
-    assert [item.name for item in report.strategies if item.chosen] == ["cedar-pairs", "uniform"]
+    assert [item.name for item in report.strategies if item.chosen] == ["cedar", "uniform"]
 
 
-def test_the_tutorial_test_passes(cedar: Path):
-    """The test that the page hands out is run as it stands there."""
-    namespace: dict[str, object] = {"__name__": "test_rows", "torch": torch}
-    source = (cedar / "tests" / "test_rows.py").read_text(encoding="utf-8")
-    exec(compile(source, "test_rows.py", "exec"), namespace)
-    (test,) = [value for name, value in namespace.items() if name.startswith("test_")]
-    test()
+def test_the_tests_of_the_tutorial_pass_after_its_change(cedar: Path):
+    """The project's tests, the kit among them, run as the reader left them."""
+    namespace: dict[str, object] = {"__name__": "test_plugin"}
+    source = (cedar / "tests" / "test_plugin.py").read_text(encoding="utf-8")
+    exec(compile(source, "test_plugin.py", "exec"), namespace)
+    tests = [value for name, value in namespace.items() if name.startswith("test_")]
+    assert len(tests) == 3
+    for test in tests:
+        test()
 
 
 @pytest.mark.parametrize(
@@ -141,7 +193,7 @@ def test_the_tutorial_test_passes(cedar: Path):
         ("    import torch\n\n    product", '    raise OSError("no such device")\n    product', "absent"),
         ("from collections.abc", 'raise RuntimeError("no Cedar driver")\nfrom collections.abc', "raised"),
         ("from collections.abc", "import cedar_driver\nfrom collections.abc", "import failed"),
-        ('name="cedar-pairs"', 'name="reference"', "DuplicateNameError"),
+        ('NAME = "cedar"', 'NAME = "reference"', "DuplicateNameError"),
         ("def adaverify_register_probes", "def adaverify_register_probe", "PluginError"),
     ],
 )
@@ -159,7 +211,7 @@ def test_the_tutorial_names_the_outcome_of_each_mistake(cedar: Path, old: str, n
         return
     report = doctor(device="cpu")
     outcome = next(plugin for plugin in report.plugins if plugin.name == "cedar").outcome.value
-    reasons = next((item.reasons for item in report.strategies if item.name == "cedar-pairs"), ())
+    reasons = next((item.reasons for item in report.strategies if item.name == "cedar"), ())
     assert says in f"{outcome} {reasons}"
     assert report.problems == ()
 
@@ -190,7 +242,26 @@ def shown_default(variable: str, value: object) -> str:
 def test_the_command_line_page_lists_every_command():
     """The options are written by the documentation's build; the table of commands is not."""
     listed = {code(row[0])[0] for row in rows("reference/cli.md") if code(row[0])}
-    assert listed == set(typer.main.get_command(app).commands)
+    top = typer.main.get_command(app).commands
+    below = {f"{name} {sub}" for name, group in top.items() for sub in getattr(group, "commands", ())}
+    assert listed == set(top) | below
+    assert "plugins new" in below
+
+
+def test_the_support_matrix_lists_every_strategy_of_the_workspace(reader: Path, monkeypatch):
+    """The page is written from the plugins, so a new one has its row without an edit."""
+    monkeypatch.syspath_prepend(str(DOCS))
+    conf = importlib.import_module("conf")
+    page = conf.support_matrix_page()
+    entries = load_plugins().decode_strategies()
+    assert len(entries) >= 4
+    for entry in entries:
+        (row,) = re.findall(rf"\* - ``{entry.descriptor.name}``\n(.*?)(?=\n   \*|\Z)", page, re.DOTALL)
+        cells = [line.strip(" -") for line in row.splitlines()]
+        assert entry.descriptor.evidence in cells
+        assert entry.descriptor.graph_support.name in cells
+        assert entry.owner in cells
+    assert "sm90" in page
 
 
 def test_the_command_line_page_lists_every_exit_code():

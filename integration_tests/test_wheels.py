@@ -109,7 +109,7 @@ def test_a_wheel_alone_installs_and_imports(wheelhouse: Wheelhouse, distribution
     ours, others = wheelhouse.closure(distribution.name)
     environment = CleanEnvironment(tmp_path / "clean")
     environment.link(others)
-    environment.install(distribution.name, wheelhouse)
+    environment.install(distribution.name, wheelhouse=wheelhouse)
     code = (
         "import importlib, importlib.metadata as m, json, sys\n"
         "importlib.import_module(sys.argv[1])\n"
@@ -133,4 +133,4 @@ def test_an_undeclared_import_fails_in_a_clean_environment(wheelhouse: Wheelhous
     with pytest.raises(AssertionError, match="No module named 'pytest'"):
         environment.run("import pytest")
     with pytest.raises(AssertionError, match=r"No matching distribution found for (pluggy|adaverify)"):
-        environment.install("adaverify-contracts", Wheelhouse(tmp_path))
+        environment.install("adaverify-contracts", wheelhouse=Wheelhouse(tmp_path))

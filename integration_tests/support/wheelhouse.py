@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import venv
 import zipfile
+from collections.abc import Iterable
 from email.message import Message
 from email.parser import Parser
 from functools import cached_property
@@ -17,6 +19,12 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from workspace import Distribution
+
+# Programs for `CleanEnvironment.call("-c", ...)`. The first argument names folders, joined by colons, whose
+# modules and entry points are there beside what the environment has.
+_ON_PATH = "import sys\nsys.path[:0] = sys.argv.pop(1).split(':')\n"
+COMMAND = _ON_PATH + "from adaverify.cli import main\nmain()\n"
+PYTEST = _ON_PATH + "import pytest\nsys.exit(pytest.main(sys.argv[1:]))\n"
 
 
 class Wheel:
@@ -124,16 +132,50 @@ class CleanEnvironment:
                 if not target.exists():
                     target.symlink_to(base / top)
 
-    def install(self, requirement: str, wheelhouse: Wheelhouse) -> None:
+    def install(self, *requirements: str | Path, wheelhouse: Wheelhouse) -> None:
         """Install from the wheelhouse alone; pip refuses if a dependency is in neither place."""
         options = ["--no-index", "--find-links", wheelhouse.folder, "--no-compile", "-q"]
         # An isolated pip reads no configuration, so no machine's index or constraints take part.
         pip = [sys.executable, "-m", "pip", "--isolated", "--python", self.python]
-        check([*pip, "install", *options, requirement])
+        check([*pip, "install", *options, *requirements])
 
     def run(self, code: str, *arguments: str) -> str:
         """Run code in the environment and return what it printed."""
         return check([self.python, "-I", "-c", code, *arguments], cwd=self.folder)
+
+    def call(self, *arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run the environment's Python without this process's import path and return what became of it."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("ADAVERIFY_")}
+        return subprocess.run(
+            [str(self.python), "-I", *map(str, arguments)],
+            cwd=self.folder,
+            env=kept | {"COLUMNS": "400", "NO_COLOR": "1"} | environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+
+def build_outsiders(folders: Iterable[Path], output: Path) -> dict[str, Path]:
+    """Build the wheels of projects outside the workspace and return them by folder name."""
+    output.mkdir(parents=True, exist_ok=True)
+    code = (
+        "import os, sys\n"
+        "from hatchling.build import build_wheel\n"
+        "for folder in sys.argv[2:]:\n"
+        "    os.chdir(folder)\n"
+        "    print(build_wheel(sys.argv[1]))\n"
+    )
+    listed = list(folders)
+    names = check([sys.executable, "-c", code, output, *listed]).split()
+    return {folder.name: output / name for folder, name in zip(listed, names, strict=True)}
+
+
+def unpack(wheels: Iterable[Path], target: Path) -> Path:
+    """Install wheels into a folder of its own, without what they depend on; it goes on a path as a whole."""
+    options = ["--no-index", "--no-deps", "--no-compile", "-q", "--target", target]
+    check([sys.executable, "-m", "pip", "--isolated", "install", *options, *wheels])
+    return target
 
 
 def applies(requirement: Requirement, extras: frozenset[str]) -> bool:
@@ -145,7 +187,10 @@ def applies(requirement: Requirement, extras: frozenset[str]) -> bool:
 
 def check(command: list[str | Path], cwd: str | Path | None = None) -> str:
     """Run a command and return its output; a failure shows what it printed."""
-    done = subprocess.run([str(c) for c in command], cwd=cwd, capture_output=True, text=True, check=False)
+    # Source folders on the path would count as installed, and pip would leave out what they hold.
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    words = [str(word) for word in command]
+    done = subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
         message = f"{' '.join(map(str, command))} exited {done.returncode}\n{done.stdout}\n{done.stderr}"
         raise AssertionError(message)

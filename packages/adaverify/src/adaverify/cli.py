@@ -22,8 +22,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (run, doctor, profile, bench, plugins, report):
+for command in (run, doctor, profile, bench, report):
     app.command(epilog=EXIT_CODES)(command)
+app.add_typer(plugins, name="plugins")
 
 
 def _version(wanted: bool) -> None:

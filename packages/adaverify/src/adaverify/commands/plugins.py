@@ -1,12 +1,18 @@
-"""``adaverify plugins``: what is installed, what became of it, and what it registered."""
+"""``adaverify plugins``: what is installed and what it registered; a new project; what serves which chip."""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
 
-from adaverify.console import emit_json, out, reports_errors, table
+import typer
+
+from adaverify.console import EXIT_CODES, emit_json, out, reports_errors, say, table
 from adaverify.options import Json
+from adaverify.scaffold import Kind, Project, write_project
 from adaverify.session import discover, usable_device
+from adaverify.support import support_matrix
 from adaverify_runtime import doctor as startup_report
 
 _KINDS = {
@@ -19,10 +25,17 @@ _KINDS = {
     "benchmarks": "benchmarks",
 }
 
+plugins = typer.Typer(invoke_without_command=True, epilog=EXIT_CODES)
 
+
+@plugins.callback()
 @reports_errors
-def plugins(json: Json = False) -> None:
+def listing(context: typer.Context, json: Json = False) -> None:
     """List the discovered plugins with their outcome and everything each of them registered."""
+    if context.invoked_subcommand is not None:
+        if json:
+            raise typer.BadParameter(f"--json belongs behind {context.invoked_subcommand}")
+        return
     settings, found = discover()
     report = startup_report(settings, usable_device(settings.device.name), plugins=found).as_dict()
     rows = [{**plugin, "registered": _registered(report, plugin["owner"])} for plugin in report["plugins"]]
@@ -36,6 +49,56 @@ def plugins(json: Json = False) -> None:
             [(row["name"], f"{row['owner']} {row['version']}", row["outcome"], _last(row)) for row in rows],
         )
     )
+
+
+@plugins.command(epilog=EXIT_CODES)
+@reports_errors
+def new(
+    name: Annotated[str, typer.Argument(help="Name of the plugin, such as cedar; users type it.")],
+    kind: Annotated[Kind, typer.Option(help="What the plugin registers.")] = Kind.STRATEGY,
+    into: Annotated[Path, typer.Option(help="Existing folder in which adaverify-NAME is made.")] = Path(),
+    json: Json = False,
+) -> None:
+    """Write a complete project for a new plugin: it installs, runs and passes its tests as it is."""
+    project = Project(name, kind)
+    folder = write_project(project, into)
+    files = sorted(project.render())
+    if json:
+        emit_json({"folder": str(folder), "kind": kind.value, "files": files})
+        return
+    say(f"Wrote {folder}: a {kind.value} called {name}.", "bold")
+    for file in files:
+        say(f"  {file}")
+    say("Next, in that folder:")
+    say("  python -m pip install --editable '.[test]'")
+    say("  python -m pytest")
+    if kind is Kind.STRATEGY:
+        say(f"  pytest --adaverify-conformance {name}")
+
+
+@plugins.command(epilog=EXIT_CODES)
+@reports_errors
+def support(json: Json = False) -> None:
+    """Show which strategy serves which architecture, and how far that was proven, as the plugins say."""
+    _, found = discover()
+    matrix = support_matrix(found)
+    if json:
+        emit_json(asdict(matrix))
+        return
+    columns = ("strategy", *matrix.architectures, "evidence", "graphs", "device lengths", "plugin")
+    rows = [
+        (
+            row.strategy,
+            *row.levels.values(),
+            row.evidence,
+            row.graph_support,
+            row.device_lengths,
+            row.plugin,
+        )
+        for row in matrix.rows
+    ]
+    out().print(table("Support", columns, rows))
+    say("any: admitted without being named, so not proven there; -: refused.")
 
 
 def _registered(report: dict[str, Any], owner: str) -> dict[str, list[str]]:

@@ -1,0 +1,1 @@
+"""A decode strategy for adaverify."""

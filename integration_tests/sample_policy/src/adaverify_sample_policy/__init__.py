@@ -1,0 +1,1 @@
+"""A budget policy for adaverify."""

@@ -1,0 +1,1 @@
+"""A confidence signal for adaverify."""

@@ -1,0 +1,83 @@
+"""Which strategy serves which architecture, and how far that was proven, read from the plugins themselves."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from adaverify_capability import ARCHITECTURES, CPU, assume
+from adaverify_contracts import DecodeStrategyDescriptor
+from adaverify_runtime import PluginManager
+
+ANY = "any"
+REFUSED = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class SupportMatrix:
+    """One row a strategy, one column an architecture that a plugin names, and ``cpu``.
+
+    Attributes:
+        architectures: the columns.
+        rows: for each strategy its facts and, by architecture, the level: the strategy's ``evidence`` where
+            it names the architecture, ``any`` where it requires none and so is admitted without a proof on
+            that one, ``-`` where it is refused.
+    """
+
+    architectures: tuple[str, ...]
+    rows: tuple[SupportRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SupportRow:
+    """One strategy with its level on every architecture of the matrix."""
+
+    strategy: str
+    levels: dict[str, str]
+    evidence: str
+    graph_support: str
+    device_lengths: bool
+    priority: int
+    plugin: str
+    owner: str
+
+
+def support_matrix(plugins: PluginManager) -> SupportMatrix:
+    """Return the matrix of every registered strategy; no device is touched."""
+    entries = plugins.decode_strategies()
+    named = {word for entry in entries for word in entry.descriptor.requirements.architectures}
+    architectures = (CPU, *sorted(named - {CPU}, key=_by_number))
+    rows = tuple(
+        SupportRow(
+            strategy=entry.descriptor.name,
+            levels={word: level(entry.descriptor, word) for word in architectures},
+            evidence=entry.descriptor.evidence,
+            graph_support=entry.descriptor.graph_support.name.lower(),
+            device_lengths=entry.descriptor.device_lengths,
+            priority=entry.descriptor.priority,
+            plugin=entry.plugin,
+            owner=entry.owner,
+        )
+        for entry in entries
+    )
+    return SupportMatrix(architectures, rows)
+
+
+def level(strategy: DecodeStrategyDescriptor, architecture: str) -> str:
+    """Return how far a strategy is proven on an architecture, by the predicate that selects it."""
+    needs = strategy.requirements
+    if architecture in ARCHITECTURES:
+        # Kernels and modules are a matter of one machine; the matrix is about the chip.
+        chip = assume(architecture, kernels=needs.kernels)
+        if replace(needs, modules=()).unmet(chip):
+            return REFUSED
+    elif needs.architectures and architecture not in needs.architectures:
+        return REFUSED
+    own = architecture in needs.architectures or needs.device_types == (CPU,)
+    return strategy.evidence if own else ANY
+
+
+def _by_number(word: str) -> tuple[str, int, str]:
+    match = re.match(r"([a-z]+)(\d*)", word)
+    letters, digits = match.groups() if match else (word, "")
+    return letters, int(digits or 0), word
