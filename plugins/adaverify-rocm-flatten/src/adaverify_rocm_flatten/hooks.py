@@ -18,7 +18,13 @@ from adaverify_contracts import (
 if TYPE_CHECKING:
     import torch
 
-CHIPS = Requirements(device_types=("rocm",), architectures=("gfx942", "gfx950"), kernels=("triton",))
+_NOT_COMPILED = "compiled for gfx942 and gfx950 only"
+CHIPS = Requirements(
+    device_types=("rocm",),
+    architectures=("gfx942", "gfx950"),
+    kernels=("triton",),
+    refusals=(("gfx908", _NOT_COMPILED), ("gfx90a", _NOT_COMPILED)),
+)
 
 
 def _flatten(limits: Limits, device: torch.device, capability: Capability) -> DecodeRowBuilder:

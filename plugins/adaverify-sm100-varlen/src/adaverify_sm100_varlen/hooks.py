@@ -21,8 +21,21 @@ from adaverify_sm100_varlen.deep_gemm.versions import HEAD, LogitsContract, know
 if TYPE_CHECKING:
     import torch
 
-# Exactly these: 10.1, 10.7, 12.0 and 12.1 run other code of the library (DeepGEMM #392, #425, #433, #434).
-BLACKWELL = Requirements(device_types=("cuda",), architectures=("sm100", "sm103"), kernels=("triton",))
+_OTHER_CODE = "DeepGEMM runs other code there, with open fault reports (DeepGEMM #392, #425, #433, #434)"
+_NO_PROOF = "neither emulated nor compiled for that chip, and a family is no proof for its members"
+# Exactly these two; the neighbours are the ones that people try.
+BLACKWELL = Requirements(
+    device_types=("cuda",),
+    architectures=("sm100", "sm103"),
+    kernels=("triton",),
+    refusals=(
+        ("sm101", _NO_PROOF),
+        ("sm107", _NO_PROOF),
+        ("sm110", _NO_PROOF),
+        ("sm120", _OTHER_CODE),
+        ("sm121", _OTHER_CODE),
+    ),
+)
 
 
 def contract_of(capability: Capability) -> LogitsContract:

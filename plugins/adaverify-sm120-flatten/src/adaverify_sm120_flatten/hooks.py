@@ -18,7 +18,12 @@ from adaverify_contracts import (
 if TYPE_CHECKING:
     import torch
 
-CHIPS = Requirements(device_types=("cuda",), architectures=("sm120",), kernels=("triton",))
+CHIPS = Requirements(
+    device_types=("cuda",),
+    architectures=("sm120",),
+    kernels=("triton",),
+    refusals=(("sm121", "compiled for sm120 only; sm121 has faults of its own (DeepGEMM #425)"),),
+)
 
 
 def _flatten(limits: Limits, device: torch.device, capability: Capability) -> DecodeRowBuilder:
