@@ -117,10 +117,23 @@ def make_batch(query, kv_lens, padded_tokens, limits, *, device="cpu"):
     )
 
 
+def capture(work):
+    """Run once, capture, and return (replay, what the captured run returned)."""
+    with torch.cuda.stream(torch.cuda.Stream()):
+        work()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = work()
+    return graph.replay, found
+
+
 @pytest.fixture(scope="session")
 def kit():
     """The helpers of this file, for tests that cannot import a sibling under importlib mode."""
-    return SimpleNamespace(library=RecordingLibrary, call=make_call, batch=make_batch, reference=reference)
+    return SimpleNamespace(
+        library=RecordingLibrary, call=make_call, batch=make_batch, reference=reference, capture=capture
+    )
 
 
 @pytest.fixture(scope="session")

@@ -27,7 +27,8 @@ def plugins():
 
 
 def test_what_is_declared():
-    (varlen,) = hooks.adaverify_register_decode_strategies()
+    varlen, uniform = hooks.adaverify_register_decode_strategies()
+    assert (uniform.name, uniform.evidence, uniform.device_lengths) == ("uniform-varlen", "emulated", False)
     assert (varlen.name, varlen.evidence, varlen.graph_support) == ("varlen", "emulated", GraphSupport.ALWAYS)
     assert varlen.device_lengths
 
@@ -35,7 +36,7 @@ def test_what_is_declared():
 @pytest.mark.parametrize("word", ["sm100", "sm103"])
 def test_it_is_chosen_on_these_chips(word):
     found = select_strategies(plugins(), assume(word, ["triton"]), LIMITS, "adaptive", use_graphs=True)
-    assert found.ragged.name == "varlen"
+    assert (found.ragged.name, found.uniform.name) == ("varlen", "uniform-varlen")
 
 
 @pytest.mark.parametrize("word", ["cpu", "sm90", "sm101", "sm107", "sm120", "sm121", "gfx950"])
@@ -59,7 +60,7 @@ def test_the_schedule_is_the_loaded_builds(version, contract):
     report = KernelReport("deep-gemm-varlen", version, KernelLevel.EXECUTED, "set by the test")
     capability = assume("sm100", ["triton", report])
     assert hooks.contract_of(capability) is contract
-    (varlen,) = hooks.adaverify_register_decode_strategies()
+    varlen, _ = hooks.adaverify_register_decode_strategies()
     builder = varlen.allocate(LIMITS, torch.device("cpu"), capability)
     assert builder.buffers["schedule"].shape == (capability.processors + 1, 2)
 

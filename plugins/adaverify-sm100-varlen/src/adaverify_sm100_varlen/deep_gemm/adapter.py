@@ -144,7 +144,7 @@ class PagedMqaLogits:
             raise LayoutError(
                 f"rows of strategy {rows.strategy!r} carry no schedule or no request indices",
                 arrived=None,
-                allowed="rows of varlen",
+                allowed="rows of varlen or uniform-varlen",
                 remedy="allocate the strategy through its descriptor",
             )
         table = rows.block_table

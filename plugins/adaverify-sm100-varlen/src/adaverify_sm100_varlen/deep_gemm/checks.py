@@ -98,9 +98,9 @@ def check_layout(
     apart, kv = call.kv.stride(0), call.kv
     page_dense = kv.stride(3) == 1 and kv.stride(1) == wide
     if not page_dense or apart % 16 or not page * wide <= apart < 2**31 or kv.data_ptr() % 16:
-        arrived = {"strides": tuple(kv.stride()), "address modulo 16": kv.data_ptr() % 16}
+        place = {"strides": tuple(kv.stride()), "address modulo 16": kv.data_ptr() % 16}
         allowed = f"[s, {wide}, any, 1], s a multiple of 16 from {page * wide} below 2**31; base too"
-        raise _refuse("the pages of kv lie wrongly", arrived, allowed, "allocate whole pages")
+        raise _refuse("the pages of kv lie wrongly", place, allowed, "allocate whole pages")
     if call.block_table.numel() and call.block_table.stride(1) != 1:
         remedy = "own the table as a contiguous buffer of fixed width"
         raise _refuse("block_table is not dense", call.block_table.stride(), "stride(1) == 1", remedy)
