@@ -18,6 +18,8 @@ from adaverify_contracts import (
 if TYPE_CHECKING:
     import torch
 
+    from adaverify_metadata import LaunchConfig
+
 CHIPS = Requirements(
     device_types=("cuda",),
     architectures=("sm120",),
@@ -26,12 +28,19 @@ CHIPS = Requirements(
 )
 
 
+def launch_config() -> LaunchConfig:
+    """Return the launch that the strategy uses, and that its test compiles."""
+    from adaverify_metadata import LaunchConfig
+
+    return LaunchConfig()
+
+
 def _flatten(limits: Limits, device: torch.device, capability: Capability) -> DecodeRowBuilder:
     from adaverify_metadata import FlattenRowBuilder
 
     del capability
     # No schedule: which kernel library reads these rows here is not known.
-    return FlattenRowBuilder("flatten-sm120", limits, device, backend="triton")
+    return FlattenRowBuilder("flatten-sm120", limits, device, backend="triton", launch=launch_config())
 
 
 @hookimpl
