@@ -226,3 +226,31 @@ def test_a_model_is_loaded_in_a_listed_dtype_only():
     assert ModelOptions().dtype == "bfloat16"
     with pytest.raises(DescriptorError, match="float32, bfloat16"):
         ModelOptions(dtype="float16")
+
+
+def test_a_refused_neighbour_is_told_why():
+    """The reason ends the sentence for that chip alone; the requirement stays what it was."""
+    why = (("sm121", "runs other code of the library"),)
+    wanted = Requirements(architectures=("sm120",), refusals=why)
+    assert wanted.unmet(_capability(architecture="sm120")) == ()
+    assert wanted.unmet(_capability(architecture="sm121")) == (
+        "architecture is sm121, needs sm120: runs other code of the library",
+    )
+    assert wanted.unmet(_capability(architecture="sm90")) == ("architecture is sm90, needs sm120",)
+    assert hash(wanted) != hash(Requirements(architectures=("sm120",)))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"refusals": (("sm121", "no"),)},
+        {"architectures": ("sm120",), "refusals": (("sm120", "no"),)},
+        {"architectures": ("sm120",), "refusals": (("sm121", ""),)},
+        {"architectures": ("sm120",), "refusals": (("sm121",),)},
+        {"architectures": ("sm120",), "refusals": ("sm121",)},
+        {"architectures": ("sm120",), "refusals": [("sm121", "no")]},
+    ],
+)
+def test_a_refusal_that_explains_nothing_is_an_error(values):
+    with pytest.raises(DescriptorError, match=r"Requirements\.refusals"):
+        Requirements(**values)

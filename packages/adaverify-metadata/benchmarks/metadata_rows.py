@@ -35,6 +35,7 @@ from adaverify_metadata import (
     HeadHeavySchedule,
     LaunchConfig,
     PairedRowBuilder,
+    PairedUnitsSchedule,
     TailHeavySchedule,
     UniformRowBuilder,
     VarlenRowBuilder,
@@ -45,6 +46,11 @@ BUILDERS = {
     "paired": PairedRowBuilder,
     "varlen": VarlenRowBuilder,
     "uniform": UniformRowBuilder,
+}
+SCHEDULES = {
+    "tail_heavy": TailHeavySchedule,
+    "head_heavy": HeadHeavySchedule,
+    "paired_units": PairedUnitsSchedule,
 }
 LIMITS = Limits(max_requests=256, draft_tokens=7, max_model_len=131065, page_size=64)
 DEVICE = "cuda"
@@ -210,13 +216,13 @@ def sweep_report(strategy: str, rounds: int, repeats: int) -> list[dict]:
 
 
 def schedule_report(rounds: int, repeats: int) -> list[dict]:
-    """Check and measure both schedule kernels on the rows of each size."""
+    """Check and measure the schedule kernels on the rows of each size."""
     lines = []
     slots = torch.cuda.get_device_properties(0).multi_processor_count
     for requests in REQUESTS:
         batch = make_batch(requests, "varlen", "served")
         rows = VarlenRowBuilder("varlen", LIMITS, DEVICE, backend="torch").build(batch)
-        for name, made in (("tail_heavy", TailHeavySchedule), ("head_heavy", HeadHeavySchedule)):
+        for name, made in SCHEDULES.items():
             kernel, reference = (made(LIMITS, DEVICE, slots, backend=b) for b in ("triton", "torch"))
             kernel.schedule.fill_(-77777)
             arguments = (rows.schedule_lens, rows.request_indices)

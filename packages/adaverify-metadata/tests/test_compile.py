@@ -17,7 +17,7 @@ TARGETS = [
     ["hip", "gfx942", 64],
     ["hip", "gfx950", 64],
 ]
-KERNELS = ["flatten", "paired", "uniform", "tail_heavy", "head_heavy", "mask_logits"]
+KERNELS = ["flatten", "paired", "uniform", "tail_heavy", "head_heavy", "paired_units", "mask_logits"]
 
 # A process of its own, since in this one the interpreter stands in for the compiler.
 CHILD = textwrap.dedent(
@@ -36,6 +36,7 @@ CHILD = textwrap.dedent(
         "uniform": ROWS | {"SLOTS": 8},
         "tail_heavy": dict(ROWS=2048, SPLIT=256, ATOMS=1),
         "head_heavy": dict(ROWS=2048, SPLIT=256, ROW_GROUP=4, RUNS=True),
+        "paired_units": dict(ROWS=2048, SPLIT=256),
         "mask_logits": dict(COLUMNS=4096),
     }
     SCALARS = {"table_stride", "stride", "requests", "tokens", "rows", "width", "slots"}

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from adaverify_contracts import Limits
-from adaverify_metadata import HeadHeavySchedule, TailHeavySchedule
+from adaverify_metadata import HeadHeavySchedule, PairedUnitsSchedule, TailHeavySchedule
 
 pytestmark = [
     pytest.mark.gpu,
@@ -72,9 +72,10 @@ def test_a_build_neither_waits_nor_allocates(kit, strategy):
     assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
 
 
-def test_the_head_heavy_schedule_equals_the_reference(kit):
+@pytest.mark.parametrize("rule", [HeadHeavySchedule, PairedUnitsSchedule])
+def test_a_schedule_over_runs_equals_the_reference(kit, rule):
     """Up to 512 rows of runs, replayed by nobody: values only."""
-    both = [HeadHeavySchedule(LIMITS, "cuda", 148, backend=backend) for backend in ("triton", "torch")]
+    both = [rule(LIMITS, "cuda", 148, backend=backend) for backend in ("triton", "torch")]
     for seed in range(5):
         query, seq_lens = lengths(seed, 64, uniform=False)
         batch = kit.batch(seq_lens, query, 512, LIMITS)

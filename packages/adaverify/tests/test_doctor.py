@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import EntryPoint
 
 import pytest
 
+from adaverify import session
 from adaverify_contracts import DecodeStrategyDescriptor, GraphSupport, Requirements, hookimpl
+from adaverify_runtime import load_plugins
+
+BUILT_INS = ("capability", "engine", "graphs", "reference", "verification")
 
 
 def nothing(*_):
@@ -130,3 +135,44 @@ def test_plugins_lists_outcomes_reasons_and_what_was_registered(tiny, invoke):
     assert shown.exit_code == 0
     assert max(map(len, shown.stdout.splitlines())) <= 80
     assert "no libcuda" in " ".join(shown.stdout.split())
+
+
+HARDWARE = ("sm90_flatten", "sm100_varlen", "rocm_flatten", "sm120_flatten")
+NEIGHBOURS = {"sm107": "no proof", "sm120": "open fault reports", "sm121": "open fault reports"}
+
+
+@pytest.mark.parametrize(
+    ("word", "chosen"),
+    [
+        ("sm100", {"varlen", "uniform-varlen"}),
+        ("sm103", {"varlen", "uniform-varlen"}),
+        ("sm90", {"flatten", "uniform-native"}),
+        *(
+            (word, {"reference", "uniform"})
+            for word in ("gfx950", "gfx942", "sm120", "sm121", "sm107", "cpu")
+        ),
+    ],
+)
+def test_every_hardware_plugin_is_chosen_or_says_why_not(monkeypatch, invoke, word, chosen):
+    """On any machine; opt-in strategies are never chosen, and a neighbour is told why in a sentence."""
+    names = (*BUILT_INS, *HARDWARE)
+    points = [EntryPoint(name, f"adaverify_{name}.hooks", "adaverify") for name in names]
+    monkeypatch.setattr(session, "load_plugins", lambda settings: load_plugins(settings, points))
+    arguments = ("doctor", "--assume", word, *(() if word == "cpu" else ("--kernel", "triton")))
+    result = invoke(*arguments, "--json")
+    assert result.exit_code == 0, result.stderr
+    strategies = {item["name"]: item for item in json.loads(result.stdout)["strategies"]}
+    assert {name for name, item in strategies.items() if item["chosen"]} == chosen
+    why = " ".join(strategies["varlen"]["reasons"])
+    assert bool(why) == ("varlen" not in chosen)
+    if why:
+        assert f"architecture is {word}, needs sm100 or sm103" in why
+    assert NEIGHBOURS.get(word, "") in why
+    evidence = {name: item["evidence"] for name, item in strategies.items()}
+    assert (evidence["varlen"], evidence["flatten-rocm"], evidence["flatten-sm120"]) == (
+        "emulated",
+        "compiled",
+        "compiled",
+    )
+    shown = " ".join(invoke(*arguments).stdout.split())
+    assert f"assumed, {word}, mode adaptive would run" in shown

@@ -23,6 +23,7 @@ CHILD = textwrap.dedent(
     CASES = {
         "flatten": ("flatten", ROWS, "*fp32"),
         "head": ("head_heavy", dict(ROWS=512, SPLIT=256, ROW_GROUP=0, RUNS=True), "*fp32"),
+        "paired": ("paired_units", dict(ROWS=512, SPLIT=256), "*fp32"),
         "newer": ("head_heavy", dict(ROWS=512, SPLIT=384, ROW_GROUP=4, RUNS=True), "*fp32"),
         "mask": ("mask_logits", dict(COLUMNS=4096), "*fp32"),
         "mask-bf16": ("mask_logits", dict(COLUMNS=4096), "*bf16"),
@@ -58,7 +59,7 @@ def report(tmp_path_factory):
 
 
 @pytest.mark.parametrize("architecture", [100, 103])
-@pytest.mark.parametrize("name", ["flatten", "head", "newer", "mask", "mask-bf16"])
+@pytest.mark.parametrize("name", ["flatten", "head", "paired", "newer", "mask", "mask-bf16"])
 def test_a_kernel_compiles_and_names_its_target(report, name, architecture):
     size, target = report[f"{name} {architecture}"]
     assert size > 0

@@ -5,11 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from adaverify_contracts import KernelLevel
-from adaverify_sm100_varlen.deep_gemm.probe import examine
-from adaverify_sm100_varlen.deep_gemm.versions import CONTRACTS, HEAD, KNOWN_VERSIONS, NEWER, PAIRED
+from adaverify_sm100_varlen.deep_gemm.versions import CONTRACTS, HEAD, NEWER, PAIRED
 from adaverify_sm100_varlen.emulator import emulate_logits, walk
-from adaverify_sm100_varlen.library import EmulatedLibrary
 from adaverify_sm100_varlen.schedule import reference_schedule
 
 BATCHES = 700
@@ -82,25 +79,3 @@ def test_a_stale_schedule_runs_away(contract):
     ids = torch.zeros(1, dtype=torch.int32)
     schedule = reference_schedule(contract, torch.tensor([[2048]], dtype=torch.int32), 4, ids)
     assert len(walk(contract, schedule, torch.tensor([256]), ids).runaways)
-
-
-@pytest.mark.parametrize("version", sorted(KNOWN_VERSIONS))
-def test_the_probe_executes_every_listed_build_and_catches_a_wrong_one(version):
-    report = examine(EmulatedLibrary(version), "cpu")
-    assert report.level is KernelLevel.EXECUTED, report.reason
-
-    class Wrong(EmulatedLibrary):
-        def fp8_fp4_paged_mqa_logits(self, q, kv, *rest, **more):
-            return super().fp8_fp4_paged_mqa_logits(q, kv.roll(1, 0), *rest, **more)
-
-    report = examine(Wrong(version), "cpu")
-    assert report.level is KernelLevel.IMPORTED
-    assert "wrong values" in report.reason
-
-
-def test_an_unlisted_build_is_not_guessed():
-    library = EmulatedLibrary("2.6.1")
-    library.__version__ = "9.9"
-    report = examine(library, "cpu")
-    assert report.level is KernelLevel.IMPORTED
-    assert "not listed" in report.reason

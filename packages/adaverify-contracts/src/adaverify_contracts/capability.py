@@ -108,16 +108,29 @@ class Requirements:
         architectures: exact architecture words; empty means any.
         kernels: kernels that must be at level ``EXECUTED``.
         modules: import names that must be findable (not imported) in this environment.
+        refusals: (architecture word, reason) pairs: why a chip that looks like one of ``architectures`` is
+            not accepted, in words that end its sentence. Needs ``architectures``, and repeats none of them.
     """
 
     device_types: tuple[str, ...] = ()
     architectures: tuple[str, ...] = ()
     kernels: tuple[str, ...] = ()
     modules: tuple[str, ...] = ()
+    refusals: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("device_types", "architectures", "kernels", "modules"):
             _check.strings("Requirements", name, getattr(self, name))
+        _check.instance("Requirements", "refusals", self.refusals, tuple)
+        for pair in self.refusals:
+            _check.strings("Requirements", "refusals", pair)
+            if not self.architectures or len(pair) != 2 or pair[0] in self.architectures:
+                raise DescriptorError(
+                    "Requirements.refusals explains what is not refused",
+                    arrived=pair,
+                    allowed=f"(word, reason) with a word other than {self.architectures}",
+                    remedy="list what is accepted in architectures, and neighbours alone in refusals",
+                )
 
     def unmet(self, capability: Capability) -> tuple[str, ...]:
         """Return every unmet requirement in words, all at once; empty when the device fits."""
@@ -125,9 +138,9 @@ class Requirements:
         if self.device_types and capability.device_type not in self.device_types:
             reasons.append(f"device type is {capability.device_type}, needs {' or '.join(self.device_types)}")
         if self.architectures and capability.architecture not in self.architectures:
-            reasons.append(
-                f"architecture is {capability.architecture}, needs {' or '.join(self.architectures)}"
-            )
+            needed = f"architecture is {capability.architecture}, needs {' or '.join(self.architectures)}"
+            why = dict(self.refusals).get(capability.architecture)
+            reasons.append(f"{needed}: {why}" if why else needed)
         for name in self.kernels:
             report = capability.kernel(name)
             if report.level is not KernelLevel.EXECUTED:

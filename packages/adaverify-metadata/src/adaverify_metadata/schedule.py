@@ -9,6 +9,7 @@ import torch
 from adaverify_contracts import LayoutError, Limits, LimitsError, ceil_div
 from adaverify_metadata.ops.head_heavy.launch import prepare_head_heavy
 from adaverify_metadata.ops.head_heavy.reference import require_rows, schedule_head_heavy
+from adaverify_metadata.ops.paired_units.launch import prepare_paired_units
 from adaverify_metadata.ops.paired_units.reference import schedule_paired_units
 from adaverify_metadata.ops.schedule_launch import MAX_SCHEDULE_ROWS, ScheduleLaunch
 from adaverify_metadata.ops.tail_heavy.launch import prepare_tail_heavy
@@ -183,22 +184,34 @@ class HeadHeavySchedule(_StaticSchedule):
 class PairedUnitsSchedule(_StaticSchedule):
     """Paired-units rule: neighbouring rows of one request pair up, remainder last (deepgemm section 8.3).
 
-    Torch only so far: the kernel that reads it has not been run by us.
-
     Args:
         limits: sizes; rows are at most ``limits.max_tokens``.
         device: where the schedule lives.
         slots: processors.
+        backend: ``torch`` or ``triton``.
         split: KV positions in one split.
 
     Raises:
         LimitsError: slots, split or sizes out of range.
     """
 
-    def __init__(self, limits: Limits, device: str | torch.device, slots: int, *, split: int = 256) -> None:
+    def __init__(
+        self, limits: Limits, device: str | torch.device, slots: int, *, backend: str, split: int = 256
+    ) -> None:
         super().__init__(limits, device, slots, split, 1)
+        if backend == "triton":
+            self._require_rows()
+            self._launch = prepare_paired_units(self._max_rows, self._schedule, split)
 
     def _reference(self, lens: torch.Tensor, request_indices: torch.Tensor | None) -> torch.Tensor:
+        indices = self._given(request_indices)
+        return schedule_paired_units(lens, self.slots, indices, split=self._split)
+
+    def _require_indices(self, lens: torch.Tensor, request_indices: torch.Tensor | None) -> None:
+        require_rows(lens, self._given(request_indices))
+
+    @staticmethod
+    def _given(request_indices: torch.Tensor | None) -> torch.Tensor:
         if request_indices is None:
             raise LayoutError(
                 "paired units need request indices",
@@ -206,4 +219,4 @@ class PairedUnitsSchedule(_StaticSchedule):
                 allowed="int32 [M]",
                 remedy="use a strategy that builds request indices",
             )
-        return schedule_paired_units(lens, self.slots, request_indices, split=self._split)
+        return request_indices

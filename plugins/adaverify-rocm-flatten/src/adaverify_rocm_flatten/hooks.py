@@ -18,17 +18,30 @@ from adaverify_contracts import (
 if TYPE_CHECKING:
     import torch
 
-CHIPS = Requirements(device_types=("rocm",), architectures=("gfx942", "gfx950"), kernels=("triton",))
+    from adaverify_metadata import LaunchConfig
+
+_NOT_COMPILED = "compiled for gfx942 and gfx950 only"
+CHIPS = Requirements(
+    device_types=("rocm",),
+    architectures=("gfx942", "gfx950"),
+    kernels=("triton",),
+    refusals=(("gfx908", _NOT_COMPILED), ("gfx90a", _NOT_COMPILED)),
+)
+
+
+def launch_config() -> LaunchConfig:
+    """Return the launch that the strategy uses, and that its test compiles."""
+    from adaverify_metadata import LaunchConfig
+
+    # A wavefront has 64 threads: two are the 128 threads that four warps are elsewhere.
+    return LaunchConfig(num_warps=2)
 
 
 def _flatten(limits: Limits, device: torch.device, capability: Capability) -> DecodeRowBuilder:
-    from adaverify_metadata import FlattenRowBuilder, LaunchConfig
+    from adaverify_metadata import FlattenRowBuilder
 
     del capability
-    # A wavefront has 64 threads: two are the 128 threads that four warps are elsewhere.
-    return FlattenRowBuilder(
-        "flatten-rocm", limits, device, backend="triton", launch=LaunchConfig(num_warps=2)
-    )
+    return FlattenRowBuilder("flatten-rocm", limits, device, backend="triton", launch=launch_config())
 
 
 @hookimpl

@@ -1,9 +1,9 @@
-"""The strategy ``varlen`` and the probe ``deep-gemm-varlen``."""
+"""The strategies ``varlen`` and ``uniform-varlen``, and the probe ``deep-gemm-varlen``."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from adaverify_contracts import (
     Capability,
@@ -21,8 +21,23 @@ from adaverify_sm100_varlen.deep_gemm.versions import HEAD, LogitsContract, know
 if TYPE_CHECKING:
     import torch
 
-# Exactly these: 10.1, 10.7, 12.0 and 12.1 run other code of the library (DeepGEMM #392, #425, #433, #434).
-BLACKWELL = Requirements(device_types=("cuda",), architectures=("sm100", "sm103"), kernels=("triton",))
+    from adaverify_metadata import VarlenRowBuilder
+
+_OTHER_CODE = "DeepGEMM runs other code there, with open fault reports (DeepGEMM #392, #425, #433, #434)"
+_NO_PROOF = "neither emulated nor compiled for that chip, and a family is no proof for its members"
+# Exactly these two; the neighbours are the ones that people try.
+BLACKWELL = Requirements(
+    device_types=("cuda",),
+    architectures=("sm100", "sm103"),
+    kernels=("triton",),
+    refusals=(
+        ("sm101", _NO_PROOF),
+        ("sm107", _NO_PROOF),
+        ("sm110", _NO_PROOF),
+        ("sm120", _OTHER_CODE),
+        ("sm121", _OTHER_CODE),
+    ),
+)
 
 
 def contract_of(capability: Capability) -> LogitsContract:
@@ -33,12 +48,25 @@ def contract_of(capability: Capability) -> LogitsContract:
 
 def _varlen(limits: Limits, device: torch.device, capability: Capability) -> DecodeRowBuilder:
     from adaverify_metadata import VarlenRowBuilder
+
+    return _build(VarlenRowBuilder, "varlen", limits, device, capability)
+
+
+def _uniform(limits: Limits, device: torch.device, capability: Capability) -> DecodeRowBuilder:
+    from adaverify_sm100_varlen.uniform import VarlenUniformRowBuilder
+
+    return _build(VarlenUniformRowBuilder, "uniform-varlen", limits, device, capability)
+
+
+def _build(
+    made: type[VarlenRowBuilder], name: str, limits: Limits, device: torch.device, capability: Capability
+) -> DecodeRowBuilder:
     from adaverify_sm100_varlen.schedule import make_schedule
 
     # An assumed card on a CPU: a compiled kernel cannot run there, the reference can.
-    backend = "torch" if device.type == "cpu" else "triton"
+    backend: Literal["torch", "triton"] = "torch" if device.type == "cpu" else "triton"
     schedule = make_schedule(contract_of(capability), limits, device, capability.processors, backend=backend)
-    return VarlenRowBuilder("varlen", limits, device, backend=backend, schedule=schedule)  # type: ignore[arg-type]
+    return made(name, limits, device, backend=backend, schedule=schedule)
 
 
 def _supports(limits: Limits) -> tuple[str, ...]:
@@ -58,7 +86,12 @@ def adaverify_register_probes() -> Sequence[ProbeDescriptor]:
 
 @hookimpl
 def adaverify_register_decode_strategies() -> Sequence[DecodeStrategyDescriptor]:
-    """Return ``varlen``: ragged and uniform batches alike, every length and request index from the device."""
+    """Return ``varlen`` and ``uniform-varlen``, both above the reference plugin; one layout of rows.
+
+    ``varlen`` reads every length and request index from the device. ``uniform-varlen`` serves full
+    verification, which would otherwise go to the reference plugin's ``uniform``: its rows are as wide as the
+    query and carry no schedule, so the adapter refuses them.
+    """
     return (
         DecodeStrategyDescriptor(
             name="varlen",
@@ -68,6 +101,16 @@ def adaverify_register_decode_strategies() -> Sequence[DecodeStrategyDescriptor]
             priority=20,
             evidence="emulated",
             allocate=_varlen,
+            supports=_supports,
+        ),
+        DecodeStrategyDescriptor(
+            name="uniform-varlen",
+            requirements=BLACKWELL,
+            graph_support=GraphSupport.UNIFORM_BATCH,
+            device_lengths=False,
+            priority=20,
+            evidence="emulated",
+            allocate=_uniform,
             supports=_supports,
         ),
     )

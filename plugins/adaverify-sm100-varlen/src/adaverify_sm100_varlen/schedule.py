@@ -18,10 +18,7 @@ from adaverify_sm100_varlen.deep_gemm.versions import LogitsContract
 def make_schedule(
     contract: LogitsContract, limits: Limits, device: str | torch.device, slots: int, *, backend: str
 ) -> RowSchedule:
-    """Return the static schedule that a build of this contract walks.
-
-    The paired-units rule has torch operations only: capturable, its temporaries from the graph's pool, but
-    outside a graph it allocates. The other two are one launch with the Triton backend.
+    """Return the static schedule that a build of this contract walks; one launch with the Triton backend.
 
     Args:
         contract: of the loaded build.
@@ -34,7 +31,7 @@ def make_schedule(
         LimitsError: slots or sizes out of range.
     """
     if contract.rule == "paired-units":
-        return PairedUnitsSchedule(limits, device, slots, split=contract.split)
+        return PairedUnitsSchedule(limits, device, slots, backend=backend, split=contract.split)
     return HeadHeavySchedule(
         limits, device, slots, backend=backend, split=contract.split, row_group=contract.row_group
     )

@@ -18,7 +18,21 @@ from adaverify_contracts import (
 if TYPE_CHECKING:
     import torch
 
-CHIPS = Requirements(device_types=("cuda",), architectures=("sm120",), kernels=("triton",))
+    from adaverify_metadata import LaunchConfig
+
+CHIPS = Requirements(
+    device_types=("cuda",),
+    architectures=("sm120",),
+    kernels=("triton",),
+    refusals=(("sm121", "compiled for sm120 only; sm121 has faults of its own (DeepGEMM #425)"),),
+)
+
+
+def launch_config() -> LaunchConfig:
+    """Return the launch that the strategy uses, and that its test compiles."""
+    from adaverify_metadata import LaunchConfig
+
+    return LaunchConfig()
 
 
 def _flatten(limits: Limits, device: torch.device, capability: Capability) -> DecodeRowBuilder:
@@ -26,7 +40,7 @@ def _flatten(limits: Limits, device: torch.device, capability: Capability) -> De
 
     del capability
     # No schedule: which kernel library reads these rows here is not known.
-    return FlattenRowBuilder("flatten-sm120", limits, device, backend="triton")
+    return FlattenRowBuilder("flatten-sm120", limits, device, backend="triton", launch=launch_config())
 
 
 @hookimpl

@@ -1,4 +1,4 @@
-"""What the launches of both schedule kernels share: one program a slot, all rows in registers."""
+"""What the launches of the schedule kernels share: one program a slot, all rows in registers."""
 
 from __future__ import annotations
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from types import ModuleType
 from typing import Any
 
 import torch
 
 from adaverify_contracts import CapabilityError, DecodeRows, GraphError, LayoutError
 from adaverify_metadata import mask_logits
-from adaverify_sm100_varlen.deep_gemm.checks import LogitsCall, check_layout, check_sizes
+from adaverify_sm100_varlen.deep_gemm.checks import LogitsCall, check_layout, check_sizes, check_values
 from adaverify_sm100_varlen.deep_gemm.versions import KNOWN_VERSIONS, KnownVersion, known_version
 from adaverify_sm100_varlen.pages import UNIT_SCALE
 from adaverify_sm100_varlen.schedule import reference_schedule
@@ -18,8 +19,29 @@ _LOGITS = "fp8_fp4_paged_mqa_logits"
 _METADATA = "get_paged_mqa_logits_metadata"
 
 
+def import_library() -> ModuleType:
+    """Import the library into this process; the probe has tried that in a child process first.
+
+    Raises:
+        CapabilityError: it cannot be imported, with type and text of the error (DeepGEMM raises some empty).
+    """
+    try:
+        import deep_gemm
+    except Exception as error:
+        raise CapabilityError(
+            "DeepGEMM cannot be imported",
+            arrived=f"{type(error).__name__}: {str(error) or 'no message'}",
+            allowed="a build for this torch, beside a CUDA toolkit",
+            remedy="install adaverify-sm100-varlen[deepgemm], and no second distribution of deep_gemm",
+        ) from error
+    return deep_gemm
+
+
 class PagedMqaLogits:
     """Paged MQA logits of one model's sizes on one device.
+
+    ``warm_up`` compiles, calls only launch. The library allocates the result of each call: under capture it
+    comes from the graph's pool, outside a graph every call allocates.
 
     Args:
         module: the imported library, or anything with its functions.
@@ -28,6 +50,7 @@ class PagedMqaLogits:
         page_size: P.
         device: where every tensor lives.
         max_rows: most rows of a call; sizes the constant query scale that some builds want.
+        checked: validate lengths, runs and page ids of every call on the host; waits, and cannot be captured.
         backend: ``triton`` or ``torch``, of the mask.
 
     Raises:
@@ -44,6 +67,7 @@ class PagedMqaLogits:
         page_size: int,
         device: str | torch.device,
         max_rows: int = 16384,
+        checked: bool = False,
         backend: str = "triton",
     ) -> None:
         missing = [name for name in (_LOGITS, _METADATA, "get_num_sms") if not hasattr(module, name)]
@@ -59,6 +83,7 @@ class PagedMqaLogits:
         self._known, self._contract = known, known.contract
         check_sizes(self._contract, heads, head_dim, page_size)
         self._module, self._sizes, self._backend = module, (heads, head_dim, page_size), backend
+        self._checked = checked
         self._device, self._max_rows = torch.device(device), min(max_rows, self._contract.max_rows)
         if self._device.type == "cuda" and self._device.index is None:
             self._device = torch.device("cuda", torch.cuda.current_device())
@@ -82,10 +107,7 @@ class PagedMqaLogits:
 
     def schedule(self, schedule_lens: torch.Tensor, request_indices: torch.Tensor) -> torch.Tensor:
         """Return the library's own schedule int32 [slots + 1, 2] of lengths int32 [M, 1], each at least 1."""
-        with self._on_device():
-            return getattr(self._module, _METADATA)(
-                schedule_lens, self._sizes[2], self._slots, **self._grouping(request_indices)
-            )
+        return self._ask(_METADATA, request_indices, schedule_lens, self._sizes[2], self._slots)
 
     def warm_up(self) -> None:
         """Compile what calls need, the mask included. A call captured without it is refused."""
@@ -104,6 +126,8 @@ class PagedMqaLogits:
             max_context_len=page,
         )
         self._launch(call)
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
         self._warm = True
 
     def rows(
@@ -120,7 +144,7 @@ class PagedMqaLogits:
             raise LayoutError(
                 f"rows of strategy {rows.strategy!r} carry no schedule or no request indices",
                 arrived=None,
-                allowed="rows of varlen",
+                allowed="rows of varlen or uniform-varlen",
                 remedy="allocate the strategy through its descriptor",
             )
         table = rows.block_table
@@ -129,8 +153,12 @@ class PagedMqaLogits:
     def __call__(self, call: LogitsCall) -> torch.Tensor:
         """Return masked logits [M, max_context_len] of the contract's dtype, -inf past each length.
 
+        Without rows or without width the result is empty and the library is not called: what it does then is
+        undefined.
+
         Raises:
-            LayoutError: dtype, shape, stride, device or size that the build does not take.
+            LayoutError: dtype, shape, stride, device or size that the build does not take; in checked mode
+                also lengths, runs and page ids.
             GraphError: called under capture before ``warm_up``, so that it would compile there.
         """
         if call.q.device != self._device or call.q.shape[0] > self._max_rows:
@@ -151,27 +179,25 @@ class PagedMqaLogits:
                 allowed="a warmed adapter",
                 remedy="call warm_up before the capture",
             )
+        if self._checked:
+            check_values(call)
         return self._launch(call)
 
-    def _grouping(self, request_indices: torch.Tensor) -> dict[str, torch.Tensor]:
-        # One place for both calls: indices in one of them alone hang the kernel (vllm #55270). By keyword,
-        # since the eighth position means another thing in each version.
-        return {"indices": request_indices}
+    def _ask(self, function: str, request_indices: torch.Tensor, *arguments: object) -> torch.Tensor:
+        # The one place that makes both calls: indices in one of them alone hang the kernel (vllm #55270). By
+        # keyword, since the eighth position means another thing in each version.
+        with self._on_device():
+            found: torch.Tensor = getattr(self._module, function)(*arguments, indices=request_indices)
+        return found
 
     def _launch(self, call: LogitsCall) -> torch.Tensor:
-        scale = None if self._scale is None else self._scale[: call.q.shape[0]]
+        # A bare q would make the binding format tensor values into its TypeError and break a capture.
+        query = (call.q, None if self._scale is None else self._scale[: call.q.shape[0]])
+        lens, table = call.row_lens, call.block_table
+        tensors = (query, call.kv, call.weights, lens, table, call.schedule, call.max_context_len)
+        logits = self._ask(_LOGITS, call.request_indices, *tensors)
         with self._on_device():
-            logits = getattr(self._module, _LOGITS)(
-                (call.q, scale),
-                call.kv,
-                call.weights,
-                call.row_lens,
-                call.block_table,
-                call.schedule,
-                call.max_context_len,
-                **self._grouping(call.request_indices),
-            )
-            return mask_logits(logits, call.row_lens, backend=self._backend)
+            return mask_logits(logits, lens, backend=self._backend)
 
     def _capturing(self) -> bool:
         return self._device.type == "cuda" and torch.cuda.is_current_stream_capturing()

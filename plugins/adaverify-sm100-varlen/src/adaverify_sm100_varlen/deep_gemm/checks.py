@@ -96,9 +96,11 @@ def check_layout(
         arrived = call.request_indices.data_ptr() % 8
         raise _refuse("request_indices lie wrongly", arrived, "a multiple of 8 bytes", "own the buffer")
     apart, kv = call.kv.stride(0), call.kv
-    if kv.stride(3) != 1 or kv.stride(1) != wide or apart % 16 or not page * wide <= apart < 2**31:
-        allowed = f"[s, {wide}, any, 1], s a multiple of 16 from {page * wide} below 2**31"
-        raise _refuse("the pages of kv lie wrongly", tuple(kv.stride()), allowed, "allocate whole pages")
+    page_dense = kv.stride(3) == 1 and kv.stride(1) == wide
+    if not page_dense or apart % 16 or not page * wide <= apart < 2**31 or kv.data_ptr() % 16:
+        place = {"strides": tuple(kv.stride()), "address modulo 16": kv.data_ptr() % 16}
+        allowed = f"[s, {wide}, any, 1], s a multiple of 16 from {page * wide} below 2**31; base too"
+        raise _refuse("the pages of kv lie wrongly", place, allowed, "allocate whole pages")
     if call.block_table.numel() and call.block_table.stride(1) != 1:
         remedy = "own the table as a contiguous buffer of fixed width"
         raise _refuse("block_table is not dense", call.block_table.stride(), "stride(1) == 1", remedy)
@@ -107,3 +109,39 @@ def check_layout(
     if not 0 <= call.max_context_len <= width * page:
         remedy = "pass the longest KV length that the block table can hold"
         raise _refuse("max_context_len does not fit", call.max_context_len, f"0 .. {width * page}", remedy)
+
+
+def check_values(call: LogitsCall) -> None:
+    """Refuse lengths, runs and page ids that would be read out of bounds or misread. Waits for the device.
+
+    For tests and debugging; never inside a capture (vllm #56771).
+
+    Raises:
+        LayoutError: a length is negative, exceeds max_context_len or falls inside a run; rows of one run name
+            different pages; a page id in use is outside the pool.
+    """
+    if not len(call.row_lens):
+        return
+    lens, table, ids = call.row_lens[:, 0], call.block_table, call.request_indices
+    joined = ids[1:] == ids[:-1]
+    ordered = bool((~joined | (lens.diff() >= 0)).all())
+    if not (ordered and int(lens.min()) >= 0 and int(lens.max()) <= call.max_context_len):
+        arrived = {"smallest": int(lens.min()), "largest": int(lens.max()), "ascending": ordered}
+        allowed = f"0 .. {call.max_context_len}, ascending inside a run of equal request indices"
+        remedy = "build rows with varlen and pass a max_context_len that holds them"
+        raise _refuse("row_lens holds a length the kernel misreads", arrived, allowed, remedy)
+    columns = torch.arange(table.shape[1], device=lens.device) * call.kv.shape[1]
+    # A run reads its first row's table up to its last row's length (deepgemm section 9g).
+    strangers = joined[:, None] & (columns < lens[:-1, None]) & (table[1:] != table[:-1])
+    if bool(strangers.any()):
+        row = int(strangers.any(1).nonzero()[0]) + 1
+        remedy = "give every request an index of its own, padding rows included"
+        raise _refuse("rows of one run name different pages", f"row {row}", "one request a run", remedy)
+    opens = torch.cat([joined.new_ones(1), ~joined])
+    ends = lens[torch.cat([~joined, joined.new_ones(1)])]
+    named = table[opens][columns < ends[:, None]]
+    if named.numel() and not (int(named.min()) >= 0 and int(named.max()) < call.kv.shape[0]):
+        arrived = {"smallest": int(named.min()), "largest": int(named.max())}
+        remedy = "map every page of a request in the table of its first row"
+        allowed = f"0 .. {call.kv.shape[0] - 1}"
+        raise _refuse("block_table names a page that is not there", arrived, allowed, remedy)

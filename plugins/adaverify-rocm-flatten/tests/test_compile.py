@@ -1,0 +1,69 @@
+"""The strategy's kernel compiles at the very launch that the strategy uses, and its code names the chip."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+# A process of its own, since elsewhere the interpreter stands in for the compiler.
+CHILD = textwrap.dedent(
+    """
+    import json, re
+    import torch, triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+    from adaverify_contracts import Limits
+    from adaverify_metadata._jit import load
+    from adaverify_metadata.ops.row_launch import row_constants
+    from adaverify_rocm_flatten.hooks import launch_config
+
+    config = launch_config()
+    limits = Limits(max_requests=64, draft_tokens=7, max_model_len=131065, page_size=64)
+    table = torch.zeros(1, limits.table_width, dtype=torch.int32)
+    constants = row_constants(limits, config, {"block_table": table}) | {"WHOLE_REQUEST": False}
+    kernel = load("adaverify_metadata.ops.flatten.kernel").flatten_kernel
+    names = kernel.arg_names
+    kinds = dict.fromkeys(names, "*i32") | dict.fromkeys(("table_stride", "requests", "tokens"), "i32")
+    kinds |= dict.fromkeys(constants, "constexpr")
+    places = {(names.index(name),): value for name, value in constants.items()}
+    report = {}
+    for target in (("hip", "gfx942", 64), ("hip", "gfx950", 64)):
+        made = triton.compile(
+            ASTSource(kernel, kinds, constexprs=places),
+            target=GPUTarget(*target),
+            options={"num_warps": config.num_warps},
+        )
+        code = made.asm["amdgcn"]
+        report[str(target[1])] = {
+            "binary": len(made.asm["hsaco"]),
+            "target": re.findall(r"amdgcn_target .amdgcn-amd-amdhsa--(gfx[0-9a-f]+).", code, re.M),
+            "threads": re.findall(r"max_flat_workgroup_size:\\s+(\\d+)", code, re.M),
+        }
+    print(json.dumps(report))
+    """
+)
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """Compile once for every chip that the strategy accepts."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    command = [sys.executable, "-c", CHILD]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("chip", ["gfx942", "gfx950"])
+def test_the_kernel_compiles_and_names_its_chip(report, chip):
+    """Two wavefronts of 64 threads."""
+    assert report[chip]["binary"] > 0
+    assert report[chip]["target"] == [chip]
+    assert report[chip]["threads"] == ["128"]
