@@ -70,8 +70,10 @@ def run(options: BenchmarkOptions) -> BenchmarkResult:
             f"loaded: {LOADED_QUEUE_US:.0f} us of device work stand in the queue before each call"
             if queued
             else "loaded equals idle: a CPU has no queue",
-            "in a graph: begin, launched and latest, the host's work when a replay sends; the replay is part "
-            "of the step and not counted, nor is the entry's index, which goes with the step's command",
+            (
+                "in a graph: begin, launched and latest, the host's work when a replay sends; the replay is "
+                "the step's and not counted, nor is the entry's index, which goes with the step's command"
+            ),
         ),
         facts={"dropped": dropped},
     )

@@ -26,7 +26,7 @@ PROMPT, PERIOD = 24, 8
 
 
 class RerunBackend:
-    """A plugin whose graphs run their step again: a CPU takes the path of captured steps, without their gain."""
+    """A plugin whose graphs run their step again, so that a CPU takes the path of captured steps."""
 
     @hookimpl
     def adaverify_register_graph_backends(self) -> Sequence[GraphBackendDescriptor]:
