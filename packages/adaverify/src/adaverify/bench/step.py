@@ -25,6 +25,7 @@ from adaverify_contracts import (
     WrongValueError,
 )
 from adaverify_engine import Engine, Sampling, compare
+from adaverify_engine.results import ResultRing
 from adaverify_runtime import Mode
 from adaverify_verification import CostTable
 
@@ -35,8 +36,9 @@ STEPS_ALONE, STEPS = 1000, 200
 OUTPUT = {"cpu": 96, "cuda": 480}
 # Steps after the last prompt that do not count: the first launches two.
 SETTLING = 2
-# A wait for results that is shorter says that the device was done before the host asked.
+# A wait for results no longer than reading them takes, and this, says that the device was done before.
 LATE_US = 10.0
+READS = 50
 HOST_PHASES = ("draft", "plan", "accept", "observe")
 # Priced, and dearer by less than the margin that trimming has to win: the planner does all its work and
 # verifies everything. A flat table (below 1 %) would leave the steps unpriced.
@@ -49,11 +51,13 @@ class Steps:
     """What one mode's counted steps took.
 
     Attributes:
+        read_us: what reading results takes that lie there already; part of the phase ``forward``.
         us: time of each step; blocks: the median of each block.
-        phases: mean microseconds of a step by phase.
+        phases: total microseconds by phase.
         host: of each step, host work in microseconds; waits: the wait for results in the same step.
     """
 
+    read_us: float = 0.0
     us: list[float] = field(default_factory=list)
     blocks: list[float] = field(default_factory=list)
     phases: dict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -65,8 +69,8 @@ class Steps:
         self.us.append(us)
         for name, seconds in phases.items():
             self.phases[name] += 1e6 * seconds
-        self.host.append(1e6 * sum(phases[name] for name in HOST_PHASES))
-        self.waits.append(1e6 * phases["forward"])
+        self.host.append(self.read_us + 1e6 * sum(phases[name] for name in HOST_PHASES))
+        self.waits.append(max(0.0, 1e6 * phases["forward"] - self.read_us))
 
     @property
     def unhidden(self) -> float:
@@ -74,12 +78,13 @@ class Steps:
         late = sum(host for host, wait in zip(self.host, self.waits, strict=True) if wait < LATE_US)
         return late / sum(self.host) if sum(self.host) else 0.0
 
-    def facts(self, captured: bool) -> dict[str, object]:
+    def facts(self, ahead: bool) -> dict[str, object]:
         """Return phases, host time and what of it is not hidden, JSON-ready."""
         count = max(1, len(self.us))
         return {
             "phase_us": {name: round(total / count, 2) for name, total in self.phases.items()},
-            "unhidden_share": round(self.unhidden, 4) if captured else None,
+            "unhidden_share": round(self.unhidden, 4) if ahead else None,
+            "read_us": round(self.read_us, 2) if ahead else None,
         }
 
 
@@ -102,8 +107,9 @@ def run(options: BenchmarkOptions) -> BenchmarkResult:
             captured &= whole
             _check(engines, requests, sampling)
             if whole and kind == "cuda":
-                found = {mode: check_launches(engines[mode], requests, sampling) for mode in MODES}
-                launches[str(requests)] = found
+                launches[str(requests)] = {
+                    str(mode): check_launches(engines[mode], requests, sampling) for mode in MODES
+                }
             options.progress(2 * done + 1, 2 * len(sizes), f"stepping {requests} requests")
             wanted = options.steps or (STEPS_ALONE if requests == 1 else STEPS)
             steps, verified = _measure(options, engines, requests, wanted, sampling)
@@ -112,8 +118,9 @@ def run(options: BenchmarkOptions) -> BenchmarkResult:
                 engine.verifier.close()
         del engines
         counts[str(requests)] = len(steps["fixed"].us)
-        host[str(requests)] = {mode: one.facts(whole) for mode, one in steps.items()}
-        rows += _rows(requests, steps, verified, whole)
+        ahead = whole and kind == "cuda"
+        host[str(requests)] = {mode: one.facts(ahead) for mode, one in steps.items()}
+        rows += _rows(requests, steps, verified, ahead)
     geometry = session.model.model.geometry
     return BenchmarkResult(
         columns=_columns(),
@@ -183,22 +190,22 @@ def _notes(captured: bool) -> tuple[str, ...]:
         ),
         "block ratio: median and quartiles over pairs of blocks with the same prompts, one block a mode",
         (
-            "host work: launching ahead, handing out, learning; wait: for results. unhidden share: of the "
-            f"host work, that of steps whose wait was below {LATE_US:g} us, so that the device had been idle "
-            "for some of it: an upper bound"
+            "host work: launching ahead, reading, handing out, learning; wait: for results. unhidden share: of "
+            f"the host work, that of steps whose wait was below {LATE_US:g} us, so that the device may have "
+            "been idle for some of it: an upper bound. All three on a card only, where steps run ahead"
         ),
     )
 
 
 def _rows(
-    requests: int, steps: dict[str, Steps], verified: float, captured: bool
+    requests: int, steps: dict[str, Steps], verified: float, ahead: bool
 ) -> list[tuple[BenchmarkCell, ...]]:
     samples = {name: {"step": sample(one.us)} for name, one in steps.items()}
     pairs = zip(steps["fixed"].blocks, steps["adaptive"].blocks, strict=True)
     ratio = sample([fixed / adaptive for fixed, adaptive in pairs])
     made = sample_rows((requests, len(steps["fixed"].us), round(verified, 2)), samples, "step")
     return [
-        (*row, *_ratio_cells(ratio if mode == "adaptive" else None), *_host_cells(one, captured))
+        (*row, *_ratio_cells(ratio if mode == "adaptive" else None), *_host_cells(one, ahead))
         for row, (mode, one) in zip(made, steps.items(), strict=True)
     ]
 
@@ -209,8 +216,8 @@ def _ratio_cells(ratio: Sample | None) -> tuple[BenchmarkCell, ...]:
     return round(ratio.median, 4), round(ratio.low, 4), round(ratio.high, 4)
 
 
-def _host_cells(steps: Steps, captured: bool) -> tuple[BenchmarkCell, ...]:
-    if not captured:
+def _host_cells(steps: Steps, ahead: bool) -> tuple[BenchmarkCell, ...]:
+    if not ahead:
         return None, None, None
     return round(fmean(steps.host), 2), round(fmean(steps.waits), 2), round(steps.unhidden, 4)
 
@@ -268,7 +275,7 @@ def _measure(
     options: BenchmarkOptions, engines: dict[str, Engine], requests: int, wanted: int, sampling: Sampling
 ) -> tuple[dict[str, Steps], float]:
     """Return what steps took by mode, interleaved in blocks, and the mean number of verified drafts."""
-    found = {mode: Steps() for mode in engines}
+    found = {mode: Steps(read_us(options, engine, requests)) for mode, engine in engines.items()}
     for engine in engines.values():
         engine.reset_stats()
     block = 0
@@ -294,6 +301,21 @@ def _measure(
                 remedy="report it with this command; its times are not comparable",
             )
     return found, engines["fixed"].stats.mean_budget
+
+
+def read_us(options: BenchmarkOptions, engine: Engine, requests: int) -> float:
+    """Return what it takes to read results that have arrived, in us; 0 for an engine that runs eagerly."""
+    if engine.pipeline is None:
+        return 0.0
+    ring = ResultRing(engine.options.limits, torch.device(options.device))
+    taken = []
+    for _ in range(READS):
+        index = ring.send()
+        options.timer.synchronize()
+        begin = perf_counter()
+        ring.take(index, requests)
+        taken.append(1e6 * (perf_counter() - begin))
+    return median(taken)
 
 
 def _block(
