@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from adaverify import session
-from adaverify.bench import assign, capture, metadata, plan, relay, step, surroundings
+from adaverify.bench import assign, plan, relay, step, surroundings
+from adaverify.bench.launches import require_launches
 from adaverify.bench.timing import DeviceTimer, sample
 from adaverify_contracts import (
     BenchmarkColumn,
@@ -20,7 +21,10 @@ from adaverify_contracts import (
     WrongValueError,
     hookimpl,
 )
+from adaverify_engine.results import ResultRing
 from adaverify_metadata import FlattenRowBuilder
+from adaverify_runtime.staging import StaticInputs
+from adaverify_verification import CpuRelay
 
 NAMES = ("metadata", "plan", "assign", "relay", "capture", "step")
 TOY = ("--device", "cpu", "--repeat", 1, "--requests", 2, "--steps", 4)
@@ -72,14 +76,15 @@ def ours(tiny, few_calls):
     return lambda *plugins: tiny(OwnBenchmarks(), *plugins)
 
 
-def wrong_rows():
-    class Wrong(FlattenRowBuilder):
-        def build(self, batch):
-            rows = super().build(batch)
-            rows.row_lens[-1, -1] += 1
-            return rows
+def wrong_rows(monkeypatch):
+    right = FlattenRowBuilder.build
 
-    return Wrong, metadata.flatten_rows
+    def wrong(self, batch):
+        rows = right(self, batch)
+        rows.row_lens[-1, -1] += 1
+        return rows
+
+    monkeypatch.setattr(FlattenRowBuilder, "build", wrong)
 
 
 def wrong_assigner(monkeypatch):
@@ -118,13 +123,13 @@ def wrong_plan(monkeypatch):
 
 
 def wrong_capture(monkeypatch):
-    right = capture.GraphCache.replay
+    right = ResultRing.take
 
-    def wrong(self, key):
-        rows, value = right(self, key)
-        return rows, value * 1.5
+    def wrong(self, index, rows):
+        found = right(self, index, rows)
+        return replace(found, tokens=found.tokens ^ 1)
 
-    monkeypatch.setattr(capture.GraphCache, "replay", wrong)
+    monkeypatch.setattr(ResultRing, "take", wrong)
 
 
 def wrong_step(monkeypatch):
@@ -141,7 +146,7 @@ def wrong_step(monkeypatch):
 
 
 WRONG = {
-    "metadata": lambda monkeypatch: monkeypatch.setitem(metadata.BUILDERS, "flatten", wrong_rows()),
+    "metadata": wrong_rows,
     "plan": wrong_plan,
     "assign": wrong_assigner,
     "relay": wrong_relay,
@@ -189,6 +194,118 @@ def test_a_wrong_kernel_is_refused_before_any_time(name, ours, invoke, monkeypat
 
 def _never(*arguments, **named):
     raise AssertionError("a time was taken of a kernel that is wrong")
+
+
+@pytest.fixture
+def found_rows(ours, invoke):
+    """Return a function that runs one benchmark at toy size and hands back its JSON."""
+
+    def run(name, *arguments):
+        found = invoke("bench", name, *TOY, *arguments, "--json", "-")
+        assert found.exit_code == 0, found.stderr
+        return json.loads(found.stdout)["benchmarks"][0]
+
+    return run
+
+
+def test_metadata_holds_ragged_strategies_against_the_uniform_one_on_the_same_batch(found_rows):
+    """Full batches go through both; ratio and mean can be read off one table."""
+    one = found_rows("metadata", "--requests", 3)
+    assert one["facts"]["own_uniform"] == "uniform" and "reference" in one["facts"]["strategies"]
+    rows = {(r["strategy"], r["batch"], r["requests"]): r for r in one["rows"] if r["variant"] == "ours"}
+    kinds = (("reference", "full"), ("reference", "ragged"), ("uniform", "full"))
+    assert set(rows) == {(*kind, size) for kind in kinds for size in (2, 3, "mean")}
+    ragged, uniform = rows["reference", "full", 2], rows["uniform", "full", 2]
+    assert ragged["tokens"] == uniform["tokens"] == 16
+    expected = uniform["host_us"] / ragged["host_us"]
+    assert ragged["host_uniform_ratio"] == pytest.approx(expected, rel=1e-3)
+    assert uniform["host_uniform_ratio"] == 1.0
+    assert rows["reference", "ragged", 2]["host_uniform_ratio"] is None
+    mean = rows["reference", "full", "mean"]["host_us"]
+    assert mean == pytest.approx((ragged["host_us"] + rows["reference", "full", 3]["host_us"]) / 2, abs=0.01)
+
+
+def test_step_times_captured_steps(found_rows):
+    """Both engines replay; host work and what of it is not hidden stand beside the time."""
+    one = found_rows("step")
+    assert one["facts"]["captured"] is True
+    assert set(one["facts"]["host"]["2"]) == {"adaptive", "fixed"}
+    adaptive, fixed = one["rows"]
+    assert adaptive["block_ratio_low"] <= adaptive["block_ratio"] <= adaptive["block_ratio_high"]
+    assert fixed["block_ratio"] is None
+    # Nothing runs ahead on a CPU: a replay is the step itself.
+    assert all(row["host_work_us"] is None and row["unhidden_share"] is None for row in one["rows"])
+    assert all(host["phase_us"]["plan"] > 0 for host in one["facts"]["host"]["2"].values())
+    assert any("launches are not counted" in check for check in one["checks"])
+
+
+def test_assign_and_relay_have_the_share_of_a_captured_step(found_rows):
+    for name, variant in (("assign", "captured step"), ("relay", "in a graph")):
+        rows = {row["variant"]: row for row in found_rows(name)["rows"]}
+        assert rows[variant]["host_us"] > 0
+        assert any(variant in check for check in found_rows(name)["checks"])
+
+
+def test_a_send_into_the_wrong_entry_is_refused(ours, invoke, monkeypatch):
+    """A replay whose send does not arrive must not be timed."""
+    monkeypatch.setattr(CpuRelay, "_send", lambda self, confidences, entry: None)
+    for name in ("relay", "assign"):
+        found = invoke("bench", name, *TOY)
+        assert found.exit_code == 1 and "WrongValueError" in found.stderr
+
+
+def test_a_command_that_names_another_budget_is_refused(ours, invoke, monkeypatch):
+    right = StaticInputs.command
+    monkeypatch.setattr(
+        StaticInputs, "command", lambda self, budget, *rest: right(self, max(0, budget - 1), *rest)
+    )
+    found = invoke("bench", "assign", *TOY)
+    assert found.exit_code == 1 and "budget" in found.stderr
+
+
+def test_a_ladder_that_lacks_a_size_is_refused(ours, invoke, monkeypatch):
+    """Times of an incomplete ladder would be too short."""
+
+    def fails(self, run):
+        raise RuntimeError("no room")
+
+    monkeypatch.setattr("adaverify_graphs.EagerBackend.capture", fails)
+    found = invoke("bench", "capture", *TOY)
+    assert found.exit_code == 1 and "were not captured" in " ".join(found.stderr.split())
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        {"cudaGraphLaunch": 99},
+        {"cudaGraphLaunch": 200},
+        {"cudaGraphLaunch": 100, "cudaStreamSynchronize": 1},
+        {"cudaGraphLaunch": 100, "cudaMemcpy": 1},
+        {},
+    ],
+)
+def test_steps_that_wait_or_are_no_single_launch_are_refused(counts):
+    with pytest.raises(WrongValueError):
+        require_launches(counts, 100, 100)
+
+
+def test_steps_of_one_launch_pass():
+    require_launches({"cudaGraphLaunch": 100, "cudaEventSynchronize": 100, "cudaMemcpyAsync": 200}, 100, 100)
+    with pytest.raises(WrongValueError):
+        require_launches({"cudaGraphLaunch": 60}, 60, 100)
+
+
+def test_host_work_of_late_steps_is_not_hidden():
+    """The share counts host time of the steps whose results lay there already."""
+    steps = step.Steps()
+    phases = dict.fromkeys(("draft", "plan", "forward", "accept", "observe"), 0.0)
+    steps.add(50.0, phases | {"plan": 30e-6, "forward": 20e-6})
+    steps.add(11.0, phases | {"plan": 10e-6, "forward": 1e-6})
+    assert steps.unhidden == pytest.approx(0.25)
+    assert step.Steps().unhidden == 0.0
+    reading = step.Steps(read_us=15.0)
+    reading.add(50.0, phases | {"plan": 30e-6, "forward": 20e-6})
+    assert (reading.host[0], reading.waits[0], reading.unhidden) == pytest.approx((45.0, 5.0, 1.0))
 
 
 def test_it_lists_what_there_is_and_what_runs_here(install, invoke):

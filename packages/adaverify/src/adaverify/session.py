@@ -139,6 +139,17 @@ class Session:
             cost_table: what adaptive plans with.
             captured: called as ``captured(done, total)`` before each captured size.
         """
+        engine = self.uncaptured(mode, cost_table)
+        with blaming_plugins(self.plugins):
+            report = engine.capture(
+                None if captured is None else lambda done, total, _: captured(done, total)
+            )
+        for failure in () if report is None else report.failed:
+            note(f"mode {mode}: no graph for {failure.key.tokens} tokens ({failure.stage}): {failure.cause}")
+        return engine
+
+    def uncaptured(self, mode: Mode, cost_table: CostTable | None = None) -> Engine:
+        """Return a fresh engine in ``mode`` that runs every step eagerly until it is told to capture."""
         limits = self.options.limits
         with blaming_plugins(self.plugins):
             verifier = assemble(
@@ -151,14 +162,7 @@ class Session:
                 drafter=self.drafter,
                 cost_table=cost_table,
             )
-            drafter = self.drafter.factory(limits, verifier.device)
-            engine = Engine(self.model, verifier, drafter, self.options)
-            report = engine.capture(
-                None if captured is None else lambda done, total, _: captured(done, total)
-            )
-        for failure in () if report is None else report.failed:
-            note(f"mode {mode}: no graph for {failure.key.tokens} tokens ({failure.stage}): {failure.cause}")
-        return engine
+            return Engine(self.model, verifier, self.drafter.factory(limits, verifier.device), self.options)
 
 
 def discover() -> tuple[Settings, PluginManager]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from typing import Any
 
+import numpy as np
 import torch
 
 from adaverify.bench.rows import OURS, PARTS, require_equal, time_columns, time_rows
@@ -14,18 +16,36 @@ from adaverify_contracts import (
     BenchmarkColumn,
     BenchmarkOptions,
     BenchmarkResult,
+    BudgetReads,
     Limits,
+    PolicyDescriptor,
+    Seen,
     WrongValueError,
 )
-from adaverify_verification import Assigner
+from adaverify_runtime.staging import StaticInputs
+from adaverify_verification import (
+    DRAFTER,
+    Assigner,
+    CostModel,
+    CostTable,
+    Fingerprint,
+    ManagerOptions,
+    RatioPolicy,
+    VerificationManager,
+    make_relay,
+)
 from adaverify_verification.assignment.reference import assign_reference
 
 K = 7
+BASELINE, CAPTURED = "topk + cumsum", "captured step"
 REQUESTS = (1, 16, 64, 256)
 SEEDS = 6
 POISON = -77777
 # topk ranks float32 survivals, ours 16 bits of them: near the cut they may differ by one level a draft.
 TOLERANCE = 1e-3
+
+# Nothing is planned here: the manager publishes and assigns only.
+PRICES = [(tokens, 1, 128, 0.02 + 0.001 * tokens) for tokens in (1, 2 * K)]
 
 Case = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
@@ -36,6 +56,7 @@ def run(options: BenchmarkOptions) -> BenchmarkResult:
     for done, requests in enumerate(sizes):
         options.progress(done, 2 * len(sizes), f"checking {requests} requests")
         check(options, requests)
+        check_captured(options, requests)
     rows: list[tuple[BenchmarkCell, ...]] = []
     for done, requests in enumerate(sizes):
         options.progress(len(sizes) + done, 2 * len(sizes), f"assigning for {requests} requests")
@@ -45,10 +66,15 @@ def run(options: BenchmarkOptions) -> BenchmarkResult:
         times = options.timer.time(
             {
                 OURS: partial(assigner.assign, *case, tokens),
-                "topk + cumsum": topk_and_cumsum(case, budget, tokens),
+                BASELINE: topk_and_cumsum(case, budget, tokens),
             }
         )
-        rows += time_rows((requests, budget), times, *PARTS)
+        step = CapturedStep(options, requests)
+        # Host work and one copy: there is nothing to capture.
+        paid = options.timer.time({CAPTURED: partial(step.host, budget)}, captured=False)
+        step.close()
+        ordered = {OURS: times[OURS], CAPTURED: paid[CAPTURED], BASELINE: times[BASELINE]}
+        rows += time_rows((requests, budget), ordered, *PARTS)
     return BenchmarkResult(
         columns=(BenchmarkColumn("requests"), BenchmarkColumn("budget"), *time_columns(*PARTS)),
         rows=tuple(rows),
@@ -58,11 +84,18 @@ def run(options: BenchmarkOptions) -> BenchmarkResult:
                 "NaN, padding requests and budgets beyond what is scheduled, captured where there are graphs"
             ),
             "topk + cumsum admits as many drafts, of the same summed survival",
+            "captured step: replays assign by the budget, and send to the ring entry, of their own command",
         ),
         data=f"K {K}, confidences uniform ** 0.3 (mean 0.77), budget uniform over what is scheduled, KV "
         "lengths uniform in 1..4000",
         cache="warm: every call reads the same inputs",
-        notes=("the baseline takes its budget from the host, so a graph of it serves one budget only",),
+        notes=(
+            "the baseline takes its budget from the host, so a graph of it serves one budget only",
+            (
+                "captured step: begin_publish, command and end_publish, the host's share of publishing and "
+                "assigning in a step that is one replay; the replay is not counted"
+            ),
+        ),
     )
 
 
@@ -70,6 +103,58 @@ def make_assigner(options: BenchmarkOptions, requests: int) -> Assigner:
     """Return the assigner that serves this device."""
     backend = "torch" if options.device.startswith("cpu") else "triton"
     return Assigner(Limits(requests, K, 8192, 64), options.device, backend=backend)
+
+
+class CapturedStep:
+    """Publication and assignment of a step that is one replay.
+
+    Args:
+        options: device and timer.
+        requests: decode requests.
+    """
+
+    def __init__(self, options: BenchmarkOptions, requests: int) -> None:
+        limits, device = Limits(requests, K, 8192, 64), torch.device(options.device)
+        self.relay = make_relay(limits, device)
+        self.manager = VerificationManager(
+            limits,
+            device,
+            signal=DRAFTER,
+            policy=PolicyDescriptor("ratio", BudgetReads.HISTORY, RatioPolicy),
+            cost=CostModel(CostTable.from_points(Fingerprint.from_mapping({"bench": 1}), PRICES)),
+            tiers=(),
+            options=ManagerOptions(),
+            drafter_seen=Seen.PREFIX,
+            drafter_deterministic=True,
+            assign_backend="torch" if device.type == "cpu" else "triton",
+            relay=self.relay,
+        )
+        self.inputs = StaticInputs(limits, device)
+        self._slots, self._generations = np.arange(requests), np.zeros(requests, dtype=np.int64)
+        self.inputs.slots.copy_(torch.from_numpy(self._slots))
+        self._steps = count()
+
+    def device(self) -> tuple[torch.Tensor, Any]:
+        """Return the live confidences and the assignment; what the graph of a step holds."""
+        inputs = self.inputs
+        requests = len(inputs.scheduled)
+        live = self.manager.capture_live(inputs.scores, inputs.slots, inputs.entry)
+        assignment = self.manager.assign_captured(
+            requests, requests * (K + 1), inputs.scheduled, inputs.kv_lens, inputs.budget
+        )
+        return live, assignment
+
+    def host(self, budget: int, replay: Callable[[], Any] | None = None) -> Any:
+        """Do what the host does for one step, around ``replay``; return what that returned."""
+        entry = self.manager.begin_publish(next(self._steps), self._slots, self._generations)
+        self.inputs.command(budget, entry, self._slots)
+        found = None if replay is None else replay()
+        self.manager.end_publish()
+        return found
+
+    def close(self) -> None:
+        """Release the relay."""
+        self.manager.close()
 
 
 def make_case(device: str, requests: int, seed: int, levels: int | None = None) -> Case:
@@ -143,6 +228,42 @@ def check(options: BenchmarkOptions, requests: int) -> None:
             allowed=f"{int(ours.sum())} drafts of summed survival {sums[0]:.4f}",
             remedy="report it with this command; no time was taken",
         )
+
+
+def check_captured(options: BenchmarkOptions, requests: int) -> None:
+    """Require that one captured publication and assignment follows every command.
+
+    Raises:
+        WrongValueError: names what a replay got wrong.
+    """
+    step = CapturedStep(options, requests)
+    replay = options.timer.captured(step.device)
+    slots = torch.arange(requests, dtype=torch.int32)
+    for seed in range(SEEDS):
+        scores, scheduled, kv_lens, budget = make_case(options.device, requests, seed)
+        targets = (step.inputs.scores, step.inputs.scheduled, step.inputs.kv_lens)
+        for target, source in zip(targets, (torch.logit(scores, eps=1e-6), scheduled, kv_lens), strict=True):
+            target.copy_(source)
+        for buffer in step.manager.buffers.values():
+            buffer.fill_(POISON)
+        live, found = step.host(int(budget), replay)
+        options.timer.synchronize()
+        what = f"captured step of {requests} requests"
+        require_equal(f"{what}: budget", step.inputs.budget, budget)
+        require_equal(f"{what}: row_slot", step.inputs.row_slot.cpu(), slots)
+        expected = assign_reference(live.clone(), scheduled, kv_lens, budget, requests * (K + 1))
+        for name, values in expected._asdict().items():
+            require_equal(f"{what}: {name}", getattr(found, name), values)
+        snapshot = step.relay.latest(seed)
+        sent = None if snapshot is None else torch.from_numpy(snapshot.confidences)
+        if snapshot is None or snapshot.step != seed or sent is None or not torch.equal(sent, live.cpu()):
+            raise WrongValueError(
+                f"{what}: what the relay holds is not what this replay sent",
+                arrived=None if snapshot is None else snapshot.step,
+                allowed=f"step {seed} and its live confidences",
+                remedy="do not use captured steps here; no time was taken",
+            )
+    step.close()
 
 
 def _survival(confidences: torch.Tensor, admitted: torch.Tensor) -> float:
