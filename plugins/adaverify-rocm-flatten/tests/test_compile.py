@@ -19,13 +19,13 @@ CHILD = textwrap.dedent(
     from triton.compiler import ASTSource
     from adaverify_contracts import Limits
     from adaverify_metadata._jit import load
-    from adaverify_metadata.ops.row_launch import row_constants
+    from adaverify_metadata.ops.flatten.launch import flatten_constants
     from adaverify_rocm_flatten.hooks import launch_config
 
     config = launch_config()
     limits = Limits(max_requests=64, draft_tokens=7, max_model_len=131065, page_size=64)
     table = torch.zeros(1, limits.table_width, dtype=torch.int32)
-    constants = row_constants(limits, config, {"block_table": table}) | {"WHOLE_REQUEST": False}
+    constants = flatten_constants(limits, config, {"block_table": table})
     kernel = load("adaverify_metadata.ops.flatten.kernel").flatten_kernel
     names = kernel.arg_names
     kinds = dict.fromkeys(names, "*i32") | dict.fromkeys(("table_stride", "requests", "tokens"), "i32")

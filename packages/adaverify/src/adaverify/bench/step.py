@@ -190,15 +190,9 @@ def _notes(captured: bool) -> tuple[str, ...]:
         ),
         "block ratio: median and quartiles over pairs of blocks with the same prompts, one block a mode",
         (
-<<<<<<< HEAD
-            "host work: launching ahead, reading, handing out, learning; wait: for results. unhidden share: "
-            f"of the host work, that of steps whose wait was below {LATE_US:g} us, so that the device may "
-            "have been idle for some of it: an upper bound. All three on a card only, where steps run ahead"
-=======
             "host work: launching, reading, handing out, learning; wait: for results. unhidden share: of "
             f"the host work, that of steps whose wait was below {LATE_US:g} us, so that the device may have "
             "been idle for some of it: an upper bound. All three on a card only, where steps run ahead"
->>>>>>> w-bench2
         ),
     )
 

@@ -12,6 +12,16 @@ from adaverify_metadata.ops.launch_config import LaunchConfig
 from adaverify_metadata.ops.row_launch import OUTPUTS, RowLaunch, row_constants
 
 
+def flatten_constants(
+    limits: Limits, config: LaunchConfig, buffers: Mapping[str, torch.Tensor], *, whole_request: bool = False
+) -> dict[str, int]:
+    """Return the compile-time constants of the flatten kernel; arguments as for ``prepare_flatten``."""
+    constants = row_constants(limits, config, buffers)
+    # The kernel searches no request: it has a place for each query token that one can have.
+    del constants["REQUESTS"]
+    return constants | {"QUERY": limits.max_query_len, "WHOLE_REQUEST": whole_request}
+
+
 def prepare_flatten(
     limits: Limits,
     config: LaunchConfig,
@@ -24,9 +34,7 @@ def prepare_flatten(
     With ``whole_request`` every row's table reaches the end of its request (varlen).
     """
     kernel = kernel_for("adaverify_metadata.ops.flatten.kernel", "flatten_kernel", buffers["row_lens"].device)
-    constants = row_constants(limits, config, buffers)
-    del constants["REQUESTS"]
-    constants |= {"QUERY": limits.max_query_len, "WHOLE_REQUEST": whole_request}
+    constants = flatten_constants(limits, config, buffers, whole_request=whole_request)
     outputs = [buffers[name] for name in OUTPUTS]
 
     def launch(batch: DecodeBatch, tokens_per_row: int) -> None:
