@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from adaverify_contracts import DescriptorError, LayoutError, Limits, LimitsError
-from adaverify_engine.drafters.device_lookup import DeviceLookup
+from adaverify_engine.drafters import LookupDrafter
 from adaverify_engine.drafters.ngram import _LONGEST_MATCH, _OCCURRENCES
-from adaverify_engine.ops.lookup.launch import LookupLaunch, lookup
+from adaverify_engine.ops.lookup.launch import LookupLaunch, launch_for, lookup
 from adaverify_engine.ops.lookup.reference import LONGEST_MATCH, OCCURRENCES
 
 BACKENDS = ["torch", "triton"]
@@ -117,8 +117,7 @@ def test_a_history_of_8192_tokens_and_15_drafts(step_kit):
     state.hits.fill_(0.0)
     state.trials.fill_(0.0)
     state.history[0, :8192] = torch.tensor(tokens, dtype=torch.int32)
-    drafter = DeviceLookup(Limits(1, 15, 8300, 16), step_kit.device, backend="triton")
-    state.lookup(drafter.propose)
+    state.lookup(lookup, launch=launch_for(Limits(1, 15, 8300, 16)))
     assert state.drafts[0].tolist() == answers[0][0] == tokens[120:135]
     assert state.scores[0].tolist() == pytest.approx(answers[0][1], abs=3e-5)
 
@@ -139,12 +138,12 @@ def test_both_drafters_bound_matches_alike():
 def test_the_drafter_chooses_its_backend_and_refuses_what_it_cannot_serve():
     """Torch on a CPU, Triton elsewhere; K above 15 is refused with the number."""
     limits = Limits(4, 3, 64, 16)
-    assert DeviceLookup(limits, "cpu").backend == "torch"
-    assert DeviceLookup(limits, "cuda").backend == "triton"
+    assert LookupDrafter(limits, "cpu").backend == "torch"
+    assert LookupDrafter(limits, "meta").backend == "triton"
     with pytest.raises(LimitsError, match="draft_tokens"):
-        DeviceLookup(Limits(4, 16, 64, 16), "cpu")
+        LookupDrafter(Limits(4, 16, 64, 16), "cpu")
     with pytest.raises(LayoutError):
-        DeviceLookup(limits, "cpu", backend="numpy")
+        LookupDrafter(limits, "cpu", backend="numpy")
     with pytest.raises(DescriptorError):
         LookupLaunch(block=1000)
 

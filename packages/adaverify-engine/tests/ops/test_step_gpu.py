@@ -7,9 +7,8 @@ import torch
 
 from adaverify_contracts import Limits
 from adaverify_engine.acceptance import target_law
-from adaverify_engine.drafters.device_lookup import DeviceLookup
 from adaverify_engine.ops.advance.launch import advance
-from adaverify_engine.ops.lookup.launch import lookup
+from adaverify_engine.ops.lookup.launch import launch_for, lookup
 from adaverify_engine.ops.pick.launch import Pick
 
 pytestmark = [
@@ -44,14 +43,13 @@ def test_a_captured_step_replays_over_many_states(step_kit, rows, drafts, longes
     sizes["tokens"] = rows * (drafts + 1) + 2
     pick = Pick(sizes["tokens"], vocabulary, step_kit.device)
     plain = Pick(sizes["tokens"], vocabulary, step_kit.device, backend="torch")
-    drafter = DeviceLookup(Limits(rows + 2, drafts, longest, 16), step_kit.device)
-    assert drafter.backend == "triton"
+    parameters = launch_for(Limits(rows + 2, drafts, longest, 16))
     live = step_kit.make(0, **sizes)
 
     def step():
         live.pick(pick)
         live.advance(advance, "triton")
-        live.lookup(drafter.propose)
+        live.lookup(lookup, launch=parameters)
 
     graph = capture(step)
     compared = 0

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from adaverify_contracts import DraftBatch, DraftState, Limits
-from adaverify_engine.drafters.device_lookup import DeviceLookup
+from adaverify_engine.ops.launchable import require_backend
+from adaverify_engine.ops.lookup.launch import launch_for, lookup
 
 
 class LookupDrafter:
@@ -20,9 +21,18 @@ class LookupDrafter:
     Args:
         limits: sizes; slots are numbered 0 .. max_requests - 1.
         device: run device.
+        backend: ``torch`` or ``triton``; None takes Triton on an accelerator, torch on a CPU.
+
+    Raises:
+        LimitsError: K is above 15.
+        LayoutError: an unknown backend.
     """
 
-    def __init__(self, limits: Limits, device: torch.device) -> None:
+    def __init__(self, limits: Limits, device: torch.device | str, *, backend: str | None = None) -> None:
+        device = torch.device(device)
+        self.backend = backend or ("torch" if device.type == "cpu" else "triton")
+        require_backend(self.backend)
+        self._launch = launch_for(limits)
         slots, width, columns = limits.max_requests, limits.draft_tokens, limits.max_kv_len + 1
         self._width = width
         self._device = device
@@ -39,7 +49,6 @@ class LookupDrafter:
         self._ends = torch.full((slots,), columns, dtype=torch.int32, device=device)
         self._rows = torch.full((slots,), -1, dtype=torch.int32, device=device)
         self._lengths = np.zeros(slots, dtype=np.int64)
-        self._lookup = DeviceLookup(limits, device)
 
     @property
     def state(self) -> DraftState:
@@ -49,7 +58,7 @@ class LookupDrafter:
     def draft(self, row_slot: torch.Tensor) -> None:
         """Write drafts, scores and scheduled of the slots in int32 [R], -1 for padding; launches only."""
         state = self._state
-        self._lookup.propose(
+        lookup(
             state.history,
             state.length,
             self._ends,
@@ -59,6 +68,8 @@ class LookupDrafter:
             state.drafts,
             state.scores,
             state.scheduled,
+            launch=self._launch,
+            backend=self.backend,
         )
 
     def advanced(self, slot: int, count: int) -> None:
