@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from adaverify_contracts import EngineError
 from adaverify_engine import Sampling
 from adaverify_engine.profiling import grid_for, profile_engine
+from adaverify_engine.results import ResultRing
 
 MODES = ("none", "fixed", "adaptive")
 
@@ -95,3 +97,81 @@ def test_a_captured_engine_is_profiled_by_its_replays(make_engine):
     assert engine.idle
     (done,) = run(engine, [[1, 2, 3]], Sampling(max_tokens=10))
     assert len(done.tokens) == 10
+
+
+def test_an_interrupt_while_results_are_waited_for_loses_no_token(make_engine, tiny, monkeypatch):
+    """The step stays under way until its tokens are handed out: step again, and nothing is missing."""
+    engine = make_engine("adaptive", model=tiny.Decoder(), replayed=True)
+    take, calls = ResultRing.take, []
+
+    def interrupted(self, index, rows):
+        calls.append(index)
+        if len(calls) in (3, 4, 9):
+            raise KeyboardInterrupt
+        return take(self, index, rows)
+
+    monkeypatch.setattr(ResultRing, "take", interrupted)
+    prompts = tiny.prompts(4)
+    ids = [engine.add(prompt, Sampling(max_tokens=30)) for prompt in prompts]
+    interrupts = 0
+    while not engine.idle:
+        try:
+            engine.step()
+        except KeyboardInterrupt:
+            interrupts += 1
+    assert interrupts == 3
+    done = engine.take()
+    for request, prompt in zip(ids, prompts, strict=True):
+        expected = tiny.greedy(tiny.Decoder(), prompt, 30)
+        same = [a == b for a, b in zip(done[request].tokens, expected, strict=True)]
+        assert all(same) or done[request].gaps[same.index(False)] < 1e-4
+
+
+def test_an_interrupt_while_a_step_is_launched_is_not_gone_on_from(make_engine, monkeypatch):
+    """The device may be a step ahead of what anybody knows of: the engine refuses, and says what to do."""
+    engine = make_engine("fixed", replayed=True)
+    engine.add([1, 2, 3], Sampling(max_tokens=30))
+    launch = engine.verifier.launch
+
+    def interrupted(plan, state):
+        launch(plan, state)
+        raise KeyboardInterrupt
+
+    while not engine.pipeline.under_way:
+        engine.step()
+    monkeypatch.setattr(engine.verifier, "launch", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        engine.step()
+    with pytest.raises(EngineError, match="interrupted"):
+        engine.step()
+
+
+def test_logits_that_are_not_finite_are_refused_again_and_again(make_engine, tiny, monkeypatch):
+    """No later step is handed out over the broken one."""
+    model = tiny.Decoder()
+    engine = make_engine("fixed", model=model, replayed=True)
+    engine.add([1, 2, 3], Sampling(max_tokens=30))
+    while not engine.pipeline.under_way:
+        engine.step()
+    logits = model.logits
+    monkeypatch.setattr(model, "logits", lambda hidden: logits(hidden) * float("nan"))
+    with pytest.raises(EngineError, match="not finite"):
+        engine.run()
+    monkeypatch.setattr(model, "logits", logits)
+    with pytest.raises(EngineError, match="not finite"):
+        engine.step()
+
+
+def test_a_device_drafter_that_fails_to_follow_costs_drafts_and_no_request(make_engine, tiny, monkeypatch):
+    """The request goes on eagerly, without drafts; its tokens are the oracle's."""
+    engine = make_engine("fixed", model=tiny.Decoder(), replayed=True)
+
+    def fails(slot, count):
+        raise ValueError("lost count")
+
+    monkeypatch.setattr(engine.drafter, "advanced", fails)
+    (done,) = run(engine, [[1, 2, 3]], Sampling(max_tokens=20))
+    expected = tiny.greedy(tiny.Decoder(), [1, 2, 3], 20)
+    assert list(done.tokens) == expected
+    assert engine.verifier.counters["replay-missed-drafter"] > 0
+    assert engine.verifier.counters["drafter-raised"] > 0

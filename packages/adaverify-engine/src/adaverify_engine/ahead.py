@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -59,7 +60,7 @@ class Ahead:
         if work.decode and not work.chunks and self._ready(step, work):
             while self.pipeline.under_way < AHEAD:
                 requests = self.pipeline.continuing(work.decode)
-                if not requests or not self.pipeline.launch(step + launched, requests, self.scheduler):
+                if not requests or not self._launch(step + launched, requests):
                     break
                 launched += 1
             clock.mark("plan")
@@ -70,6 +71,13 @@ class Ahead:
             while self.pipeline.under_way:
                 events += self._take(stats, clock)
         return events, launched
+
+    def _launch(self, step: int, requests: tuple[Request, ...]) -> bool:
+        started = perf_counter()
+        state, plan = self.pipeline.plan(step, requests, self.scheduler)
+        # A step that runs and that nobody knows of would lose its tokens.
+        with self.whole():
+            return self.pipeline.launch(state, plan, requests, started)
 
     def _ready(self, step: int, work: Work) -> bool:
         if not self.drafts.serves([request.slot for request in work.decode]):
@@ -87,6 +95,7 @@ class Ahead:
         alive = np.array([request.finished is None for request in requests], dtype=bool)
         with self.whole():
             events = self._hand_out(finished, stats)
+            self.pipeline.drop()
         clock.mark("accept")
         outcome = _outcome(finished, alive, sum(len(event.tokens) for event in events))
         self.verifier.observe(outcome, finished.ticket.plan)

@@ -71,7 +71,7 @@ class DraftSource:
     def advanced(self, slot: int, count: int) -> None:
         """Tell a device drafter that the device appended ``count`` tokens by itself."""
         if isinstance(self.drafter, DeviceDrafter):
-            self.drafter.advanced(slot, count)
+            self._tell(self.drafter.advanced, slot, count)
 
     def nothing(self, rows: int) -> DraftBatch:
         """Return the drafts of a step that has none."""
@@ -110,12 +110,12 @@ class DraftSource:
         )
         return DraftBatch(tokens, whole.scheduled, scores, laws)
 
-    def _tell(self, call: Callable[..., None], slot: int, *tokens: Sequence[int]) -> None:
+    def _tell(self, call: Callable[..., None], slot: int, *news: Sequence[int] | int) -> None:
         if self.disabled or slot in self._lost:
             return
         self._lost.add(slot)
         try:
-            call(slot, *tokens)
+            call(slot, *news)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - as in propose
             self._failed(error, getattr(call, "__name__", "a call"))
         else:

@@ -49,7 +49,8 @@ class Engine:
     A step that raises before its tokens are handed out, an interrupt included, changes no request: step
     again. A drafter that fails costs its step the drafts (``DraftSource``), a tokenizer that fails ends the
     request it failed for (``FinishReason.FAILED``). An interrupt between handing out the first and the last
-    token of a step leaves an engine that refuses further steps; completions can still be taken.
+    token of a step, or while a captured step is launched, leaves an engine that refuses further steps;
+    completions can still be taken.
 
     Not thread-safe; one engine, one thread.
 

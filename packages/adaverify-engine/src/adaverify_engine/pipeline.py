@@ -107,36 +107,44 @@ class DecodePipeline:
             request for request in requests if request.output_len + flying[id(request)] < request.max_output
         )
 
-    def launch(self, step: int, requests: tuple[Request, ...], scheduler: Scheduler) -> bool:
-        """Launch one step; False when no captured size serves it.
+    def plan(self, step: int, requests: tuple[Request, ...], scheduler: Scheduler) -> tuple[StepState, Plan]:
+        """Return a step and its plan; nothing of it runs yet.
 
         Args:
             step: step number.
             requests: decode requests in row order.
             scheduler: has generations and pages by slot.
         """
-        started = perf_counter()
         for request in requests:
             if self._owners.get(request.slot) is not request:
                 self._slots.load(request, scheduler.block_table[request.slot])
                 self._owners[request.slot] = request
         state = self._state(step, requests, scheduler.generations)
-        plan = self._verifier.plan(state)
+        return state, self._verifier.plan(state)
+
+    def launch(self, state: StepState, plan: Plan, requests: tuple[Request, ...], started: float) -> bool:
+        """Launch a planned step; False when no captured size serves it.
+
+        A launch that is interrupted leaves the device a step ahead of what anybody knows of.
+
+        Args:
+            state: the step; plan: its plan.
+            requests: its rows.
+            started: clock time at which its planning began.
+        """
         if self._verifier.launch(plan, state) is None:
             return False
         self._under_way.append(Ticket(state, plan, requests, self._ring.send(), started))
         return True
 
     def read(self) -> Finished:
-        """Wait for the oldest step under way and return what it decided.
+        """Wait for the oldest step under way and return what it decided; ``drop`` it once that is handed out.
 
         Raises:
-            EngineError: the model returned logits that are not finite.
+            EngineError: the model returned logits that are not finite; so does every later call.
         """
-        ticket = self._under_way.popleft()
+        ticket = self._under_way[0]
         results = self._ring.take(ticket.ring, len(ticket.requests))
-        now = perf_counter()
-        seconds, self._last_read = now - max(ticket.started, self._last_read), now
         if not results.finite:
             raise EngineError(
                 "the model returned logits that are not finite",
@@ -144,7 +152,13 @@ class DecodePipeline:
                 allowed="finite logits",
                 remedy="check the weights and the dtype; run in float32 to find the layer",
             )
+        now = perf_counter()
+        seconds, self._last_read = now - max(ticket.started, self._last_read), now
         return Finished(ticket, results, seconds)
+
+    def drop(self) -> None:
+        """Forget the oldest step under way: its tokens are handed out."""
+        self._under_way.popleft()
 
     def time(self, steps: Sequence[tuple[StepState, Plan]], context: int, table: np.ndarray) -> float:
         """Return mean seconds of steps of made-up requests, replayed one after the other; for profiling.

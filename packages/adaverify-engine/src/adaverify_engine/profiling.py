@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from adaverify_runtime import Staged
 
 REPLAYS = 4
-"""Replays timed together: the host's launches (0.1 to 0.2 ms each) hide behind the device's work."""
+"""Replays timed together, so that the host's launches hide behind the device's work, as in service."""
 TOKENS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 """Query tokens to measure: every step at which a processor's tiling has been seen to change."""
 
