@@ -6,9 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from adaverify_contracts import (
-    hookimpl,
-)
+from adaverify_contracts import GraphError, hookimpl
 from adaverify_runtime import (
     GraphSettings,
     PlannerSettings,
@@ -23,6 +21,14 @@ def test_replay_without_graphs_says_so_by_returning_none(kit, verifier):
     plan = checker.plan(kit.state(1, [3]))
     assert checker.replay(plan, *kit.tensors([3], [4]), kit.table()) is None
     assert any("graphs: NEVER" in note and "does not capture" in note for note in checker.report.notes)
+
+
+def test_launch_without_a_captured_whole_step_is_refused(kit, verifier):
+    """Nothing would have drafted or assigned inside the graph."""
+    checker = verifier(mode="fixed")
+    state = kit.state(1, [3])
+    with pytest.raises(GraphError, match="captured the other way"):
+        checker.launch(checker.plan(state), state)
 
 
 class Film:
@@ -96,6 +102,24 @@ def test_a_captured_step_serves_other_lengths_of_its_size(kit, verifier, real_pl
         record = checker.observe(kit.outcome(state, plan, staged), plan)
         assert record.fallbacks == ()
     assert checker.counters["graph replayed"] == 4
+
+
+def test_a_whole_step_is_launched_and_never_replayed(kit, verifier, real_plugins, film):
+    """Its graph assigns by itself: an assignment launched before it would be overwritten."""
+    checker = verifier(mode="fixed", plugins=real_plugins(film()))
+    inputs = checker.inputs
+
+    def prologue(key):
+        inputs.scheduled[: key.requests] = torch.where(inputs.row_slot[: key.requests] < 0, -1, 3)
+        inputs.kv_lens[: key.requests] = torch.where(inputs.row_slot[: key.requests] < 0, 0, 4)
+
+    assert checker.capture(lambda staged, key: staged.assignment.admitted, prologue=prologue).captured
+    state = kit.state(1, [3])
+    plan = checker.plan(state)
+    launched = checker.launch(plan, state)
+    assert launched.assignment.admitted.tolist()[:1] == [plan.budget]
+    with pytest.raises(GraphError, match="captured the other way"):
+        checker.replay(plan, *kit.tensors([3], [4]), kit.table())
 
 
 def test_a_size_that_fails_is_named_and_the_plan_uses_the_rest(kit, verifier, real_plugins, film):

@@ -72,9 +72,9 @@ class Replayed:
 class Verifier:
     """Sizes, assigns and stages decode steps, and learns from them. Made by ``assemble``.
 
-    ``publish``, ``plan``, ``stage`` and ``replay`` are the decode path: they call no hook, wait for no device
-    value and read no environment. ``observe`` and ``drain`` are off it. One thread at a time. After ``close``
-    they raise ``ClosedError``, and so does ``capture``.
+    ``publish``, ``plan``, ``stage``, ``replay`` and ``launch`` are the decode path: no hook, no wait for the
+    device, no environment. ``observe`` and ``drain`` are off it. One thread at a time. After ``close`` they
+    raise ``ClosedError``, and so does ``capture``.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -131,11 +131,9 @@ class Verifier:
         """Every fallback, invalid event, disabled observer, graph miss and choice of rows by name."""
         graphs = self._parts.graphs.cache.counters if self._parts.graphs is not None else {}
         rows = self._parts.rows.counters if self._parts.rows is not None else {}
-        observers = self._parts.observers.counters
-        named = {f"graph {name}": n for name, n in graphs.items()} | {
-            f"rows: {w}": n for w, n in rows.items()
-        }
-        return {**self.manager.counters, **observers, **named}
+        named = {f"graph {name}": n for name, n in graphs.items()}
+        named |= {f"rows: {word}": n for word, n in rows.items()}
+        return {**self.manager.counters, **self._parts.observers.counters, **named}
 
     @property
     def disabled_observers(self) -> tuple[DisabledObserver, ...]:
@@ -278,12 +276,17 @@ class Verifier:
 
         Raises:
             LayoutError: the tensors do not fit the plan or the limits.
+            GraphError: whole steps were captured, which ``launch`` runs.
         """
         self._require_open()
         require_plan(plan)
         parts = self._parts
-        key = None if parts.graphs is None else parts.graphs.match(plan)
-        if key is None or parts.graphs is None:
+        if parts.graphs is None:
+            return None
+        if parts.graphs.whole:
+            raise _captured_otherwise("a whole step")
+        key = parts.graphs.match(plan)
+        if key is None:
             return None
         views = parts.inputs.load(plan, scheduled, kv_lens, block_table, key.requests)
         parts.inputs.copy_table(block_table, plan.requests)
@@ -307,24 +310,19 @@ class Verifier:
             GraphError: no whole step was captured: ``capture`` had no prologue.
         """
         self._require_open()
-        parts = self._parts
-        if parts.graphs is None or not parts.graphs.whole:
-            raise GraphError(
-                "no whole decode step was captured",
-                arrived="no graphs" if parts.graphs is None else "captured without a prologue",
-                allowed="capture(step, prologue=...) before",
-                remedy="capture with a prologue, or use stage and replay",
-            )
-        key = parts.graphs.match(plan)
+        graphs = self._parts.graphs
+        if graphs is None or not graphs.whole:
+            raise _captured_otherwise("no whole step")
+        key = graphs.match(plan)
         if key is None:
             return None
         entry = self.manager.begin_publish(state.step, state.slots, state.generations)
-        parts.inputs.command(plan.budget, entry, state.slots)
-        result = parts.graphs.cache.replay(key)
+        self._parts.inputs.command(plan.budget, entry, state.slots)
+        result = graphs.cache.replay(key)
         self.manager.end_publish()
-        self._remember(plan.step, parts.graphs.strategy_of(key))
-        self._count_rows(parts.graphs.word_of(key))
-        return Replayed(key, parts.graphs.views(key), result)
+        self._remember(plan.step, graphs.strategy_of(key))
+        self._count_rows(graphs.word_of(key))
+        return Replayed(key, graphs.views(key), result)
 
     def observe(self, outcome: StepOutcome, plan: Plan) -> StepRecord:
         """Learn from a finished step and return its record; queue the record for observers.
@@ -389,3 +387,12 @@ class Verifier:
         self._staged.move_to_end(step)
         while len(self._staged) > _STAGED_DEPTH:
             self._staged.popitem(last=False)
+
+
+def _captured_otherwise(arrived: str) -> GraphError:
+    return GraphError(
+        "the decode step was captured the other way",
+        arrived=arrived,
+        allowed="launch for steps captured with a prologue, replay for the others",
+        remedy="capture with a prologue to launch, without one to replay",
+    )
