@@ -133,3 +133,12 @@ def test_a_table_has_the_mode_of_any_other_new_file(tmp_path):
     (tmp_path / "plain").write_text("")
     CostTable.from_points(HERE, POINTS).save(tmp_path / "t.json")
     assert (tmp_path / "t.json").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_a_misspelt_key_is_refused_and_named(tmp_path):
+    """Read as absent, it would be a price of nothing."""
+    path = tmp_path / "cost.json"
+    CostTable.from_points(HERE, POINTS, rejected_seconds=0.01).save(path)
+    path.write_text(path.read_text().replace("rejected_seconds", "rejected_sec0nds"))
+    with pytest.raises(CostTableError, match="rejected_sec0nds"):
+        CostTable.load(path, HERE)

@@ -21,6 +21,9 @@ from adaverify_verification.monotone import isotonic
 
 FORMAT = "adaverify-cost-table"
 VERSION = 1
+KEYS = frozenset(
+    ("format", "version", "fingerprint", "points", "draft", "rejected_seconds", "outliers", "disturbed")
+)
 # A point that the monotone fit moves by more than this is named: medians of repeated runs agree to about 1 %.
 OUTLIER_SHARE = 0.02
 REMEASURE = "run `adaverify profile` to measure a new table"
@@ -173,6 +176,14 @@ class CostTable:
             FingerprintMismatchError: measured on another setup; names each field that differs.
         """
         document = _read(Path(path))
+        # A misspelt key would be a price of nothing.
+        if unknown := sorted(document.keys() - KEYS):
+            raise CostTableError(
+                "the cost table holds keys that are none",
+                arrived=unknown,
+                allowed=", ".join(sorted(KEYS)),
+                remedy=REMEASURE,
+            )
         try:
             fingerprint = Fingerprint.from_mapping(document["fingerprint"])
             table = cls.from_points(

@@ -33,7 +33,7 @@ from adaverify_verification.ledger import Entry, Ledger
 from adaverify_verification.live import LiveConfidences, lookup, oddity
 from adaverify_verification.lossless import effective_seen, require_lossless, verdict
 from adaverify_verification.options import ManagerOptions
-from adaverify_verification.outcomes import misfits_of, require_kinds
+from adaverify_verification.outcomes import misfits_of, require_kinds, verification_seconds
 from adaverify_verification.planner import (
     NO_TIERS,
     Prospects,
@@ -334,10 +334,7 @@ class VerificationManager(CapturedSteps):
                 tokens=outcome.emitted,
             )
         if self.options.online and entry.creditable and outcome.seconds is not None and plan.requests:
-            draft = self.cost.draft_seconds(plan.requests) if plan.scheduled else 0.0
-            rejected = self.cost.rejected_seconds * int((outcome.admitted - outcome.accepted).sum())
-            # Parts priced above the whole say that the table is wrong, not that the step took no time.
-            seconds = max(outcome.seconds - draft - rejected, 0.01 * outcome.seconds)
+            seconds = verification_seconds(outcome, outcome.seconds, plan, self.cost)
             strayed = self.cost.strayed
             self.cost.refresh(plan.tier, plan.requests, context_of(entry.state), seconds)
             if self.cost.strayed != strayed:
@@ -390,15 +387,13 @@ class VerificationManager(CapturedSteps):
 
     def note(self, step: int, name: str) -> None:
         """Count a fallback of the caller's own by name, a drafter's for instance, and record it."""
-        entry = self._ledger.get(step)
-        self._counts[name] += 1
-        if entry is not None:
-            entry.notes.append(name)
+        self._note(self._ledger.get(step), name)
 
     def close(self) -> None:
         """Release the relay."""
         self._relay.close()
 
-    def _note(self, entry: Entry, name: str) -> None:
+    def _note(self, entry: Entry | None, name: str) -> None:
         self._counts[name] += 1
-        entry.notes.append(name)
+        if entry is not None:
+            entry.notes.append(name)

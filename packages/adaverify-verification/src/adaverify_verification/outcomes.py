@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from adaverify_contracts import Plan, PlanError, StepOutcome, StepState
+from adaverify_verification.cost_model import CostModel
 
 
 def require_kinds(outcome: object, plan: object) -> None:
@@ -37,6 +38,20 @@ def misfits_of(outcome: StepOutcome, plan: Plan, state: StepState | None) -> tup
         ("emitted-not-verified", state is not None and outcome.emitted > _most_emitted(outcome, state)),
     )
     return tuple(name for name, wrong in checks if wrong)
+
+
+def verification_seconds(outcome: StepOutcome, seconds: float, plan: Plan, cost: CostModel) -> float:
+    """Return a step's seconds without its drafting and its rejected drafts: what the table prices.
+
+    Args:
+        outcome: of the step; seconds: its whole time.
+        plan: of the step.
+        cost: prices of drafting and of rejected drafts.
+    """
+    draft = cost.draft_seconds(plan.requests) if plan.scheduled else 0.0
+    rejected = cost.rejected_seconds * int((outcome.admitted - outcome.accepted).sum())
+    # Parts priced above the whole say that the table is wrong, not that the step took no time.
+    return max(seconds - draft - rejected, 0.01 * seconds)
 
 
 def _same_requests(outcome: StepOutcome, state: StepState) -> bool:
