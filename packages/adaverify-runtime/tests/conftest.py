@@ -30,6 +30,7 @@ from adaverify_contracts import (
     StepOutcome,
     StepRecord,
     StepState,
+    hookimpl,
 )
 from adaverify_runtime import PlannerSettings, PluginSettings, Settings, assemble, load_plugins
 from adaverify_verification import CostTable, Fingerprint
@@ -237,3 +238,53 @@ def kit():
         table=table_of,
         outcome=outcome_of,
     )
+
+
+@pytest.fixture
+def every_hook(make):
+    """Return a factory of a plugin that implements hooks of every kind and notes each call in a list."""
+
+    def plugin(calls):
+        class Everything:
+            @hookimpl
+            def adaverify_register_probes(self):
+                calls.append("probes")
+                return ()
+
+            @hookimpl
+            def adaverify_register_decode_strategies(self):
+                calls.append("strategies")
+                return (make.strategy("extra", priority=-1),)
+
+            @hookimpl
+            def adaverify_register_signals(self):
+                calls.append("signals")
+                return ()
+
+            @hookimpl
+            def adaverify_register_policies(self):
+                calls.append("policies")
+                return ()
+
+            @hookimpl
+            def adaverify_register_graph_backends(self):
+                calls.append("backends")
+                return ()
+
+            @hookimpl
+            def adaverify_register_drafters(self):
+                calls.append("drafters")
+                return ()
+
+            @hookimpl
+            def adaverify_register_models(self):
+                calls.append("models")
+                return (make.model("never-loaded"),)
+
+            @hookimpl
+            def adaverify_step_recorded(self, record):
+                calls.append(record.step)
+
+        return Everything()
+
+    return plugin

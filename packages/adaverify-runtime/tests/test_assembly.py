@@ -26,52 +26,6 @@ from adaverify_runtime import (
 )
 
 
-def every_hook(make, calls):
-    """A plugin that implements every hook and counts."""
-
-    class Everything:
-        @hookimpl
-        def adaverify_register_probes(self):
-            calls.append("probes")
-            return ()
-
-        @hookimpl
-        def adaverify_register_decode_strategies(self):
-            calls.append("strategies")
-            return (make.strategy("extra", priority=-1),)
-
-        @hookimpl
-        def adaverify_register_signals(self):
-            calls.append("signals")
-            return ()
-
-        @hookimpl
-        def adaverify_register_policies(self):
-            calls.append("policies")
-            return ()
-
-        @hookimpl
-        def adaverify_register_graph_backends(self):
-            calls.append("backends")
-            return ()
-
-        @hookimpl
-        def adaverify_register_drafters(self):
-            calls.append("drafters")
-            return ()
-
-        @hookimpl
-        def adaverify_register_models(self):
-            calls.append("models")
-            return (make.model("never-loaded"),)
-
-        @hookimpl
-        def adaverify_step_recorded(self, record):
-            calls.append(record.step)
-
-    return Everything()
-
-
 def test_an_undeclared_drafter_is_planned_strictly(kit, verifier):
     """Without a declaration, sampled steps verify everything, and the report says why."""
     checker = verifier(drafter=None, cost_table=kit.cost, settings=kit.settings)
@@ -127,10 +81,10 @@ def test_a_setting_reaches_the_part_it_is_for(verifier):
     assert (options.explore_share, options.mixed_tiers, options.mode) == (0.0, True, "adaptive")
 
 
-def test_the_report_is_json_and_lists_everything_with_its_owner(verifier, real_plugins, make):
+def test_the_report_is_json_and_lists_everything_with_its_owner(verifier, real_plugins, every_hook):
     """One report: chosen or not, with reasons, distribution and version."""
     calls = []
-    report = verifier(plugins=real_plugins(every_hook(make, calls))).report
+    report = verifier(plugins=real_plugins(every_hook(calls))).report
     plain = json.loads(json.dumps(report.as_dict()))
     assert {item["name"]: item["chosen"] for item in plain["strategies"]} == {
         "reference": True,

@@ -14,58 +14,10 @@ from adaverify_runtime import (
 )
 
 
-def every_hook(make, calls):
-    """A plugin that implements every hook and counts."""
-
-    class Everything:
-        @hookimpl
-        def adaverify_register_probes(self):
-            calls.append("probes")
-            return ()
-
-        @hookimpl
-        def adaverify_register_decode_strategies(self):
-            calls.append("strategies")
-            return (make.strategy("extra", priority=-1),)
-
-        @hookimpl
-        def adaverify_register_signals(self):
-            calls.append("signals")
-            return ()
-
-        @hookimpl
-        def adaverify_register_policies(self):
-            calls.append("policies")
-            return ()
-
-        @hookimpl
-        def adaverify_register_graph_backends(self):
-            calls.append("backends")
-            return ()
-
-        @hookimpl
-        def adaverify_register_drafters(self):
-            calls.append("drafters")
-            return ()
-
-        @hookimpl
-        def adaverify_register_models(self):
-            calls.append("models")
-            return (make.model("never-loaded"),)
-
-        @hookimpl
-        def adaverify_step_recorded(self, record):
-            calls.append(record.step)
-
-    return Everything()
-
-
-def test_no_hook_is_called_on_the_decode_path(kit, verifier, real_plugins, make):
+def test_no_hook_is_called_on_the_decode_path(kit, verifier, real_plugins, every_hook):
     """Hooks are resolved once at start; observers are called by the drain, in step order."""
     calls = []
-    checker = verifier(
-        plugins=real_plugins(every_hook(make, calls)), cost_table=kit.cost, settings=kit.settings
-    )
+    checker = verifier(plugins=real_plugins(every_hook(calls)), cost_table=kit.cost, settings=kit.settings)
     at_start = list(calls)
     assert len(at_start) == 7
     for step in range(1, 21):
