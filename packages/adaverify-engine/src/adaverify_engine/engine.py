@@ -165,7 +165,7 @@ class Engine:
             sampling=sampling,
             stop_tokens=frozenset(stops),
             noise=None if sampling.greedy else self._noise(sampling, output),
-            text=Detokenizer(self._model.tokenizer, sampling.stop_texts),
+            text=Detokenizer(self._model.tokenizer, sampling.stop_texts, stream=sampling.stream),
         )
         self._scheduler.submit(request)
         self._next_id += 1

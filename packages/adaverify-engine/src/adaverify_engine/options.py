@@ -111,6 +111,7 @@ class Sampling:
         ignore_stop_tokens: True runs past the model's own stop tokens (benchmarks).
         learn: False keeps this request out of calibration.
         logprobs: True records the log-probability of every emitted token under the unscaled model law.
+        stream: False leaves the text out of all events but the last, and decodes it once, there.
 
     Raises:
         EngineError: a field is out of range.
@@ -125,6 +126,7 @@ class Sampling:
     ignore_stop_tokens: bool = False
     learn: bool = True
     logprobs: bool = False
+    stream: bool = True
 
     def __post_init__(self) -> None:
         heat, mass = self.temperature, self.top_p
