@@ -201,8 +201,25 @@ def assemble(
             report=report,
             alternatives=others,
             rows=choice.rows,
+            unproven=unproven_kernels(ground.plugins, ground.capability),
         )
     )
+
+
+def unproven_kernels(plugins: PluginManager, capability: Capability) -> tuple[str, ...]:
+    """Return kernels that were probed on this device and did not give the known answer; others replace them.
+
+    A kernel whose probe is for other devices is not one of them, nor on a CPU one that is for accelerators
+    as well: torch does its work there. The capability has each reason.
+    """
+    kind, word = capability.device_type, capability.architecture
+    found = []
+    for asked in (entry.descriptor for entry in plugins.probes()):
+        here = asked.device_types == ("cpu",) if kind == "cpu" else kind in (asked.device_types or (kind,))
+        here = here and word in (asked.architectures or (word,))
+        if here and capability.kernel(asked.name).level is not KernelLevel.EXECUTED:
+            found.append(asked.name)
+    return tuple(found)
 
 
 def build_report(

@@ -44,6 +44,7 @@ class Parts:
     """What ``assemble`` puts together; ``ragged`` and ``uniform`` are builders, either may be None.
 
     ``rows`` chooses between ``ragged`` and the ``alternatives``; None where there is nothing to choose.
+    ``unproven`` are kernels that were probed on this device and did not give the known answer.
     """
 
     limits: Limits
@@ -58,6 +59,7 @@ class Parts:
     report: StartupReport
     alternatives: tuple[DecodeRowBuilder, ...] = ()
     rows: RowChoice | None = None
+    unproven: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +130,12 @@ class Verifier:
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """Every fallback, invalid event, disabled observer, graph miss and choice of rows by name."""
+        """Every fallback, invalid event, disabled observer, graph miss, choice of rows, unproven kernel."""
         graphs = self._parts.graphs.cache.counters if self._parts.graphs is not None else {}
         rows = self._parts.rows.counters if self._parts.rows is not None else {}
         named = {f"graph {name}": n for name, n in graphs.items()}
         named |= {f"rows: {word}": n for word, n in rows.items()}
+        named |= {f"kernel-unproven:{kernel}": 1 for kernel in self._parts.unproven}
         return {**self.manager.counters, **self._parts.observers.counters, **named}
 
     @property
