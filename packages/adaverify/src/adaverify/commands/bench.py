@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as codec
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from adaverify.blame import blaming_plugins
 from adaverify.console import (
     CHECK_FAILED,
     emit_json,
-    finite,
+    json_text,
     out,
     print_error,
     progress,
@@ -24,9 +23,10 @@ from adaverify.console import (
     say,
     table,
 )
-from adaverify.files import require_writable
+from adaverify.files import require_writable, write_text
 from adaverify.options import Device, Dtype, Offline
 from adaverify.session import discover, usable_device
+from adaverify.usage import path
 from adaverify_contracts import (
     AdaverifyError,
     BenchmarkDescriptor,
@@ -78,7 +78,12 @@ def bench(
     offline: Offline = False,
     json: Annotated[
         Path | None,
-        typer.Option("--json", help="Write the results to this file; - prints one JSON value, nothing else."),
+        typer.Option(
+            "--json",
+            parser=path,
+            metavar="PATH",
+            help="Write the results to this file; - prints one JSON value, nothing else.",
+        ),
     ] = None,
 ) -> None:
     """Measure a component beside a plain baseline, in one run.
@@ -171,8 +176,7 @@ def _report(setup: dict[str, Any], outcomes: Sequence[Outcome], where: Path | No
         emit_json(value)
         return
     if where is not None:
-        text = codec.dumps(finite(value), indent=1, ensure_ascii=False, allow_nan=False)
-        where.write_text(text + "\n", encoding="utf-8")
+        write_text(where, json_text(value, indent=1) + "\n", "--json")
     for outcome in outcomes:
         _render(outcome)
     state = setup["clocks_before"] or {}

@@ -21,6 +21,7 @@ from adaverify.session import (
     store_table,
     table_path,
 )
+from adaverify.usage import path
 from adaverify_replay import plot_cost_curve, require_plottable
 
 
@@ -40,11 +41,15 @@ def profile(
     device: Device = None,
     dtype: Dtype = None,
     offline: Offline = False,
-    plot: Annotated[Path, typer.Option(help="Draw the curve to this .png, .svg or .pdf file.")] = Path(
-        "cost-curve.png"
-    ),
+    plot: Annotated[
+        Path,
+        typer.Option(parser=path, metavar="PATH", help="Draw the curve to this .png, .svg or .pdf file."),
+    ] = Path("cost-curve.png"),
     store: Annotated[
-        Path | None, typer.Option("--table", help="Where to store the table; the cache when omitted.")
+        Path | None,
+        typer.Option(
+            "--table", parser=path, metavar="PATH", help="Where to store the table; the cache when omitted."
+        ),
     ] = None,
     json: Json = False,
 ) -> None:

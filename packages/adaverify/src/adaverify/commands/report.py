@@ -11,12 +11,13 @@ from adaverify.console import emit_json, note, out, reports_errors, say, table
 from adaverify.files import require_writable
 from adaverify.options import Json, Plot
 from adaverify.running import known_records
+from adaverify.usage import path
 from adaverify_replay import plot_trace, require_plottable, summarise
 
 
 @reports_errors
 def report(
-    trace: Annotated[Path, typer.Argument(help="A trace written by `adaverify run --trace`.")],
+    trace: Annotated[Path, typer.Argument(parser=path, metavar="TRACE", help="A trace written by `adaverify run --trace`.")],
     plot: Plot = None,
     json: Json = False,
 ) -> None:

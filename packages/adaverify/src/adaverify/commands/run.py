@@ -24,6 +24,7 @@ from adaverify.session import (
     open_session,
     table_path,
 )
+from adaverify.usage import finite_temperature, path
 from adaverify_contracts import AdaverifyError, PromptError
 from adaverify_engine import Engine, Sampling
 from adaverify_engine.compare import Comparison
@@ -36,7 +37,10 @@ _HUMAN_EVAL_COUNT = 8
 @reports_errors
 def run(
     prompts: Annotated[
-        Path | None, typer.Option(help="Text (one prompt a line) or JSONL; HumanEval when omitted.")
+        Path | None,
+        typer.Option(
+            parser=path, metavar="PATH", help="Text (one prompt a line) or JSONL; HumanEval when omitted."
+        ),
     ] = None,
     count: Annotated[
         int | None, typer.Option(min=1, help="How many prompts to take; 8 of HumanEval, all of a file.")
@@ -44,7 +48,9 @@ def run(
     concurrency: Annotated[int | None, typer.Option(min=1, help="Requests that run at once; 4.")] = None,
     tokens: Annotated[int, typer.Option(min=1, help="New tokens for each prompt, at most.")] = 64,
     draft_tokens: DraftTokens = None,
-    temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.0,
+    temperature: Annotated[
+        float, typer.Option(callback=finite_temperature, help="A finite number >= 0; 0 is greedy.")
+    ] = 0.0,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of sampled runs.")] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Recorded rounds; the modes take turns in each.")] = 3,
     mode: Modes = None,
@@ -60,7 +66,10 @@ def run(
         typer.Option("--reliability", help="Print predicted and observed acceptance by draft position."),
     ] = False,
     trace: Annotated[
-        Path | None, typer.Option(help="Write one JSON record for each adaptive step to this file.")
+        Path | None,
+        typer.Option(
+            parser=path, metavar="PATH", help="Write one JSON record for each adaptive step to this file."
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
