@@ -91,7 +91,9 @@ def say(text: str, style: str | None = None, *, to: Console | None = None) -> No
 def rule(title: str = "") -> None:
     """Print a line across, with a title, to standard output."""
     console = out()
-    console.print(Rule(visible(title, one_line=True), align="left", style="dim"), width=min(_RULE, console.width))
+    console.print(
+        Rule(visible(title, one_line=True), align="left", style="dim"), width=min(_RULE, console.width)
+    )
 
 
 def note(text: str) -> None:

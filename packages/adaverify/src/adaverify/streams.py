@@ -1,4 +1,4 @@
-"""The three standard streams of a process: closed ones replaced, failures told apart, every text encodable."""
+"""The standard streams of a process: closed ones replaced, failures told apart, any text encodable."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class _Output(_Guarded):
 
 
 class _Messages(_Guarded):
-    """Standard error: nobody can be told that it is full or closed, and the result is worth no less for it."""
+    """Standard error: nobody can be told that it is full, and the result is worth no less for it."""
 
     def failed(self, error: OSError) -> None:
         """Let this and everything after it go nowhere."""
@@ -92,7 +92,7 @@ def discard(stream: IO[str]) -> None:
 def _encodable(stream: TextIO | None) -> TextIO:
     """Return a stream that writes any text; a terminal in ASCII shows what it lacks as an escape."""
     if stream is None:
-        return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - lives as long as the process
+        return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123 - lives as long as the process
     if hasattr(stream, "reconfigure"):
         stream.reconfigure(errors="backslashreplace")
     return stream

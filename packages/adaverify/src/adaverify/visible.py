@@ -13,7 +13,7 @@ _UNSAFE_IN_JSON = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u
 
 
 def visible(text: str, *, one_line: bool = False) -> str:
-    """Return ``text`` with every unsafe character as an escape such as ``\\x1b``; others are untouched.
+    """Return ``text`` with every unsafe character as the escape that Python writes; others are untouched.
 
     Args:
         text: any text, of a file, a variable or a model.

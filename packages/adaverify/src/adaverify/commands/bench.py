@@ -23,6 +23,7 @@ from adaverify.console import (
     say,
     table,
 )
+from adaverify.course import Course
 from adaverify.files import require_writable, write_text
 from adaverify.options import Device, Dtype, Offline
 from adaverify.session import discover, usable_device
@@ -102,10 +103,11 @@ def bench(
         require_writable(json, "--json")
     setup = surroundings(where, capability, repeat) | {"clocks_before": clocks(where)}
     with progress() as display:
-        task = display.add_task(name, total=None, note="")
+        course = Course(display)
 
         def show(done: int, total: int, what: str) -> None:
-            display.update(task, completed=done, total=total, note=what)
+            course.note(what)
+            advance(done, total)
 
         options = BenchmarkOptions(
             device=where,
@@ -120,8 +122,8 @@ def bench(
             progress=show,
         )
         outcomes = []
-        for entry in chosen:
-            display.reset(task, description=entry.descriptor.name)
+        for number, entry in enumerate(chosen, 1):
+            advance = course.stage(entry.descriptor.name, number / len(chosen))
             outcomes.append(_run(entry, options, plugins, skip=name == ALL))
     setup["clocks_after"] = clocks(where)
     _report(setup, outcomes, json)

@@ -9,6 +9,7 @@ import typer
 from adaverify.console import CHECK_FAILED, cell, emit_json, out, reports_errors, say, table
 from adaverify.options import Json
 from adaverify.session import discover, usable_device
+from adaverify.support import require_kernels
 from adaverify_runtime import doctor as startup_report
 
 
@@ -37,6 +38,7 @@ def doctor(
     examined = (
         "cpu" if assume is not None and device is None else usable_device(device or settings.device.name)
     )
+    require_kernels(kernel or (), plugins)
     found = startup_report(settings, examined, assume, kernels=kernel or (), plugins=plugins)
     report = found.as_dict()
     if json:
