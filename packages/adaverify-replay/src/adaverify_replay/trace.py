@@ -19,6 +19,7 @@ VERSION = 1
 # larger than this would not fit the memory of a small machine as records.
 MAX_LINE = 1 << 20
 MAX_BYTES = 1 << 30
+_LARGEST = 2**63
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,6 +338,9 @@ def _fits(value: object, kind: Any) -> bool:
     if kind is NoneType:
         return value is None
     if isinstance(value, bool):
+        return False
+    if isinstance(value, int | float) and not -_LARGEST < value < _LARGEST:
+        # Python's JSON reads NaN, Infinity and ints of any length.
         return False
     if kind is float:
         return isinstance(value, (int, float))

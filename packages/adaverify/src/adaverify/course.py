@@ -23,6 +23,7 @@ class Course:
         self._display = display
         self._task = display.add_task("", total=1.0, note="")
         self._share = 0.0
+        self._until = 0.0
         self._done = 0
 
     @property
@@ -49,8 +50,11 @@ class Course:
             until: share of the whole bar at which the stage ends, 0 .. 1.
             note: shown beside the bar; anything with a text.
         """
+        # Whatever the stage before did not report is done as well.
+        self._share = max(self._share, self._until)
+        self._until = until
         self._done = 0
-        self._display.update(self._task, description=words, note=note)
+        self._display.update(self._task, description=words, completed=self._share, note=note)
 
         def advance(done: int, total: int | None) -> None:
             if total is not None and self._done < done <= total:

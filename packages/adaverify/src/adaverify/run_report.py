@@ -178,7 +178,7 @@ def _row(name: str, one: dict[str, Any]) -> tuple[object, ...]:
     stats, ratio = one["stats"], one["ratio_to_best_other"]
     return (
         name,
-        round(one["tokens_per_second"], 1),
+        f"{one['tokens_per_second']:.1f}",
         f"{one['lowest']:.1f}-{one['highest']:.1f}",
         stats["steps"],
         f"{stats['accepted_length']:.2f}",

@@ -66,7 +66,9 @@ def bench(
     repeat: Annotated[int, typer.Option(min=1, help="Rounds in which the variants take turns.")] = 5,
     requests: Annotated[
         list[int] | None,
-        typer.Option(min=1, help="Measure this batch size; may be repeated. The benchmark's when omitted."),
+        typer.Option(
+            min=1, max=65536, help="Measure this batch size; may be repeated. The benchmark's when omitted."
+        ),
     ] = None,
     steps: Annotated[
         int | None, typer.Option(min=1, help="Decode steps of each mode in step; 1000 alone, else 200.")

@@ -39,7 +39,9 @@ def doctor(
         "cpu" if assume is not None and device is None else usable_device(device or settings.device.name)
     )
     require_kernels(kernel or (), plugins)
-    found = startup_report(settings, examined, assume, kernels=kernel or (), plugins=plugins)
+    found = startup_report(
+        settings, examined, assume, kernels=tuple(dict.fromkeys(kernel or ())), plugins=plugins
+    )
     report = found.as_dict()
     if json:
         emit_json(report)
