@@ -186,7 +186,7 @@ def test_tables_keep_brackets_and_align_numbers(capsys):
 
 @pytest.mark.parametrize("closed", [">&-", ">/dev/full"])
 def test_an_output_that_is_not_there_is_one_line_and_code_4(trace, closed):
-    """Closed or full, with a command or with its help: never a traceback, never the code of a failed check."""
+    """Closed or full, with a command or with its help: never a traceback, never code 1."""
     for arguments in (f"report {trace} --json", "report --help"):
         line = f"{sys.executable} -c '{MAIN}' {arguments} {closed}"
         result = subprocess.run(["sh", "-c", line], stderr=subprocess.PIPE, text=True)
@@ -229,7 +229,7 @@ def test_progress_never_runs_backwards():
     with console.progress() as display:
         course = Course(display)
         shares = []
-        advance = course.stage("loading", 0.1)
+        course.stage("loading", 0.1)
         course_steps = [
             (None, 0.1),
             ([(30, 60), (60, 60), (60, 90), (75, 90), (90, 90)], 0.5),

@@ -126,7 +126,7 @@ def test_no_measure_verifies_everything_and_says_so_once(cold_cache, tiny, run_t
     assert machine.runs == {}
     assert not cold_cache.exists()
     assert result.stderr.count("unpriced") == 1
-    assert {record.state for record in read_trace("t.jsonl")} <= {"unpriced", "full"}
+    assert {record.state for record in read_trace("t.jsonl")} <= {"unpriced", "idle"}
     stats = json.loads(result.stdout)["modes"]
     assert stats["adaptive"]["stats"]["verified"] == stats["adaptive"]["stats"]["drafted"]
 
