@@ -144,7 +144,7 @@ def test_output_that_will_be_cut_is_said(tiny, run_tiny):
     """The prompt fits, its output does not in full: the run goes on and names the prompt."""
     result = run_tiny(texts=["a", "b" * 505])
     assert result.exit_code == 0
-    assert "1 of 2 prompts have no room for 12 new tokens, prompt 2 for 7" in result.stderr
+    assert "1 of 2 prompts has no room for 12 new tokens, prompt 2 for 7" in result.stderr
 
 
 def test_a_prompt_without_tokens_is_refused(install, invoke, prompts):
