@@ -74,7 +74,7 @@ def test_a_suffix_is_refused_before_anything_is_measured(tmp_path):
     """A measurement of minutes must not end in a wrong file name; no file is made to find out."""
     for name in ("curve.png", "curve.SVG", "curve.pdf"):
         require_plottable(tmp_path / name)
-    for name in ("curve", "curve.nonsense"):
+    for name in ("curve", "curve.nonsense", "curve.eps"):
         with pytest.raises(AdaverifyError, match=r"\.png, "):
             require_plottable(tmp_path / name)
     assert list(tmp_path.iterdir()) == []

@@ -208,3 +208,25 @@ def test_a_trace_is_a_regular_file(tmp_path):
     for path in ("/dev/full", pipe):
         with pytest.raises(TraceError, match="regular file"):
             TraceWriter(path, HEADER)
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "9" * 400])
+def test_numbers_that_no_record_holds_are_refused(tmp_path, record, number):
+    """Python's JSON reads them, and a summary would fail on them or be worth nothing."""
+    path = tmp_path / "t.jsonl"
+    with TraceWriter(path) as writer:
+        writer.write(record(realised_seconds=0.5))
+    path.write_text(path.read_text().replace('"realised_seconds":0.5', f'"realised_seconds":{number}'))
+    with pytest.raises(TraceError, match="realised_seconds has the wrong type"):
+        read_trace(path)
+
+
+def test_a_device_and_an_endless_line_are_refused(tmp_path):
+    """/dev/zero has no end; a line of zeros is no record however long the file is."""
+    with pytest.raises(TraceError, match="regular file only"):
+        read_trace("/dev/zero")
+    path = tmp_path / "zeros.jsonl"
+    with path.open("wb") as file:
+        file.truncate(8 << 30)
+    with pytest.raises(TraceError, match="too long for a step record"):
+        read_trace(path)

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from adaverify_replay import read_trace
 from adaverify_verification import CostTable
 
 
@@ -116,3 +117,33 @@ def test_a_check_on_a_busy_machine_keeps_the_table_and_says_so(stored, run_tiny,
     assert (found["source"], found["check"]["outcome"]) == ("stored", "undecided")
     assert "the machine is too busy now to tell" in result.stderr
     assert stored.read_bytes() == before
+
+
+def test_no_measure_verifies_everything_and_says_so_once(cold_cache, tiny, run_tiny, machine):
+    """No step is timed, nothing is stored, and every record of the trace is unpriced."""
+    result = run_tiny("--no-measure", "--json", "--trace", "t.jsonl")
+    assert outcome(result)["source"] == "none"
+    assert machine.runs == {}
+    assert not cold_cache.exists()
+    assert result.stderr.count("unpriced") == 1
+    assert {record.state for record in read_trace("t.jsonl")} <= {"unpriced", "idle"}
+    stats = json.loads(result.stdout)["modes"]
+    assert stats["adaptive"]["stats"]["verified"] == stats["adaptive"]["stats"]["drafted"]
+
+
+def test_a_small_job_measures_few_points_for_itself(cold_cache, tiny, run_tiny, machine):
+    """At most half as many timings as the job has steps; what is left out must not serve a larger job."""
+    result = run_tiny("--json", "--tokens", 8)
+    assert (outcome(result)["source"], outcome(result)["kept"]) == ("measured", False)
+    assert sum(number + 1 for number in machine.runs.values()) <= 3 * 2 * 2 * 8 / 2
+    assert "the job is small" in " ".join(result.stderr.split())
+    assert not list(cold_cache.rglob("*.json"))
+
+
+def test_the_smallest_job_measures_nothing(cold_cache, tiny, run_tiny, machine):
+    """A few steps cannot pay for any; the profile command is named."""
+    result = run_tiny("--json", "--tokens", 1)
+    assert outcome(result)["source"] == "none"
+    assert machine.runs == {}
+    assert "too few to measure for" in " ".join(result.stderr.split())
+    assert "adaverify profile" in result.stderr

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+SUFFIXES = (".png", ".svg", ".pdf")
+"""What a plot can be; help texts name the same three."""
+
+
 class Curve(Protocol):
     """Step time over executed tokens, for one number of requests and one context."""
 
@@ -59,7 +63,7 @@ def plot_cost_curve(table: CostCurves, path: str | os.PathLike[str], *, tiered: 
     ``path`` chooses the format.
 
     Raises:
-        AdaverifyError: matplotlib is not installed or does not know the suffix.
+        AdaverifyError: matplotlib is not installed, or the suffix is none of ``SUFFIXES``.
     """
     figure = _figure()
     axes = figure.add_subplot()
@@ -92,7 +96,7 @@ def plot_trace(records: Sequence[StepRecord], path: str | os.PathLike[str]) -> P
 
     Raises:
         TraceError: there are no records.
-        AdaverifyError: matplotlib is not installed or does not know the suffix.
+        AdaverifyError: matplotlib is not installed, or the suffix is none of ``SUFFIXES``.
     """
     if not records:
         problem = "a trace without records cannot be plotted"
@@ -118,15 +122,18 @@ def require_plottable(path: str | os.PathLike[str]) -> None:
     """Refuse a file name that no plot can have, so that a long measurement does not end in this error.
 
     Raises:
-        AdaverifyError: matplotlib is not installed or does not know the suffix.
+        AdaverifyError: matplotlib is not installed, or the suffix is none of ``SUFFIXES``.
     """
-    known = sorted(_figure().canvas.get_supported_filetypes())
-    suffix = Path(path).suffix.lower().removeprefix(".")
-    if suffix not in known:
+    _figure()
+    _require_suffix(Path(path))
+
+
+def _require_suffix(path: Path) -> None:
+    if path.suffix.lower() not in SUFFIXES:
         raise AdaverifyError(
             "the suffix names no format that a plot can have",
             arrived=str(path),
-            allowed=", ".join(f".{name}" for name in known),
+            allowed=", ".join(SUFFIXES),
             remedy="choose a path that ends in .png, .svg or .pdf",
         )
 
@@ -146,6 +153,7 @@ def _figure() -> Figure:
 
 def _save(figure: Any, path: str | os.PathLike[str]) -> Path:
     target = Path(path)
+    _require_suffix(target)
     try:
         figure.savefig(target)
     except (OSError, ValueError) as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import NoneType, TracebackType, UnionType
@@ -15,6 +15,11 @@ from adaverify_contracts import StepRecord, TraceError
 
 FORMAT = "adaverify-trace"
 VERSION = 1
+# A record takes less than 1 kB and a header with every setting a few: what is longer is no trace, and a file
+# larger than this would not fit the memory of a small machine as records.
+MAX_LINE = 1 << 20
+MAX_BYTES = 1 << 30
+_LARGEST = 2**63
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +134,13 @@ class TraceWriter:
 
     def _require_regular(self) -> None:
         # A device or a pipe has no end to read back to: /dev/full filled the memory of a machine.
-        if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
+        found = os.fstat(self._descriptor)
+        if not stat.S_ISREG(found.st_mode):
             problem = "a trace is appended to a regular file only"
             raise TraceError(problem, path=str(self._path), remedy="choose the path of a regular file")
+        if found.st_size > MAX_BYTES:
+            problem, allowed = "the trace is too large to be continued", f"at most {MAX_BYTES} bytes"
+            raise TraceError(problem, path=str(self._path), allowed=allowed, remedy="write to a new file")
 
     def _start(self, header: TraceHeader) -> None:
         content = self._path.read_bytes()
@@ -183,9 +192,10 @@ def read_trace(path: str | os.PathLike[str], *, allow_torn_tail: bool = False) -
         allow_torn_tail: drop a last line without a line end, as a crash of the machine may leave it.
 
     Raises:
-        TraceError: the file is missing, or a line is corrupt; the error carries the line's number.
+        TraceError: the file is missing, no regular file or larger than 1 GiB, or a line is corrupt or longer
+            than 1 MiB; the error carries the line's number.
     """
-    lines = _lines(path)
+    lines = list(_lines(path))
     _header(str(path), lines[0] if lines else "")
     if allow_torn_tail and len(lines) > 1 and not lines[-1].endswith("\n"):
         lines.pop()
@@ -193,25 +203,59 @@ def read_trace(path: str | os.PathLike[str], *, allow_torn_tail: bool = False) -
 
 
 def read_header(path: str | os.PathLike[str]) -> TraceHeader:
-    """Return the header of a trace.
+    """Return the header of a trace; nothing but the first line is read.
 
     Raises:
         TraceError: the file is missing, or its first line is no header of a version this package reads.
     """
-    lines = _lines(path)
-    return _header(str(path), lines[0] if lines else "")
+    return _header(str(path), next(_lines(path), ""))
 
 
-def _lines(path: str | os.PathLike[str]) -> list[str]:
+def _lines(path: str | os.PathLike[str]) -> Iterator[str]:
+    """Yield the lines of a file with their ends; only a line feed ends one, JSON may hold others."""
+    number, size = 0, 0
     try:
-        content = Path(path).read_bytes()
+        _require_file(path)
+        with Path(path).open("rb") as file:
+            while line := file.readline(MAX_LINE + 1):
+                number, size = number + 1, size + len(line)
+                if len(line) > MAX_LINE or size > MAX_BYTES:
+                    raise _too_large(path, number, line)
+                yield line.decode("utf-8", "replace")
     except OSError as error:
         problem = f"cannot be read: {error.strerror}"
         raise TraceError(problem, path=str(path), remedy="check the path") from error
-    # Only \n ends a line: str.splitlines would also cut at characters that JSON text may hold.
-    return [part.decode("utf-8", "replace") + "\n" for part in content.split(b"\n")[:-1]] + [
-        part.decode("utf-8", "replace") for part in content.split(b"\n")[-1:] if part
-    ]
+
+
+def _require_file(path: str | os.PathLike[str]) -> None:
+    mode = Path(path).stat().st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise TraceError(
+            "a trace is read from a regular file only",
+            path=str(path),
+            arrived="a device or a pipe, which has no end",
+            allowed="a regular file",
+            remedy="save the trace in a file first",
+        )
+
+
+def _too_large(path: str | os.PathLike[str], number: int, line: bytes) -> TraceError:
+    if len(line) > MAX_LINE:
+        return TraceError(
+            "the line is too long for a step record",
+            path=str(path),
+            line=number,
+            arrived=line[:80].decode("utf-8", "replace"),
+            allowed=f"at most {MAX_LINE} bytes",
+            remedy="remove the line",
+        )
+    return TraceError(
+        "the trace is too large to be read as a whole",
+        path=str(path),
+        line=number,
+        allowed=f"at most {MAX_BYTES} bytes",
+        remedy="split it, the header line first in every part",
+    )
 
 
 def _line(value: dict[str, Any]) -> str:
@@ -221,7 +265,7 @@ def _line(value: dict[str, Any]) -> str:
 def _object(path: str, number: int, line: str) -> dict[str, Any]:
     try:
         value = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         cut = "" if line.endswith("\n") else "; it has no line end, so a crash may have cut it"
         problem = f"the line is not JSON ({error}){cut}"
         remedy = "remove the line, or read with allow_torn_tail=True if it is the last"
@@ -294,6 +338,9 @@ def _fits(value: object, kind: Any) -> bool:
     if kind is NoneType:
         return value is None
     if isinstance(value, bool):
+        return False
+    if isinstance(value, int | float) and not -_LARGEST < value < _LARGEST:
+        # Python's JSON reads NaN, Infinity and ints of any length.
         return False
     if kind is float:
         return isinstance(value, (int, float))

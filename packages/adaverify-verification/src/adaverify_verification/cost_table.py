@@ -210,7 +210,7 @@ class CostTable:
 def _read(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CostTableError(
             "the cost table cannot be read",
             arrived=f"{path}: {type(error).__name__}: {error}",

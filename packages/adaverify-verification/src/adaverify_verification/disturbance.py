@@ -69,8 +69,10 @@ def settle(
     samples: dict[Shape, list[float]],
     again: Callable[[Sequence[Shape]], None],
     executed: Callable[[Shape], Shape],
+    *,
+    retries: int = RETRIES,
 ) -> tuple[Shape, ...]:
-    """Measure shapes in doubt again, at most ``RETRIES`` times; return those whose rounds never agreed.
+    """Measure shapes in doubt again, at most ``retries`` times; return those whose rounds never agreed.
 
     In doubt are shapes whose rounds spread by more than ``SPREAD_BOUND``, and shapes that the never-falling
     fit moves by more than ``CORRECTION_BOUND``. A time of the latter that comes out again is the machine's
@@ -80,9 +82,10 @@ def settle(
         samples: seconds of every shape so far; ``again`` appends to it.
         again: measures the given shapes once more.
         executed: what a shape executes, which is where the fit has it.
+        retries: further passes at most.
     """
     believed: dict[Shape, float] = {}
-    for _ in range(RETRIES):
+    for _ in range(retries):
         doubtful = _unquiet(samples)
         used = {shape: faster_half(times) for shape, times in samples.items()}
         moved = corrections({executed(shape): seconds for shape, seconds in used.items()})

@@ -12,6 +12,7 @@ from adaverify_contracts import CostTableError, Limits
 from adaverify_verification.candidates import executed_tokens
 from adaverify_verification.cost_table import CostTable
 from adaverify_verification.disturbance import (
+    RETRIES,
     Shape,
     faster_half,
     run_rounds,
@@ -36,6 +37,7 @@ class ProfileGrid:
         padded: True when ``tokens`` are captured tiers, so that a smaller batch executes the next tier up.
         warmup: unrecorded runs of each shape before the first recorded one.
         repeats: recorded rounds over all shapes, interleaved.
+        retries: further passes over shapes in doubt, at most.
     """
 
     requests: tuple[int, ...]
@@ -45,6 +47,7 @@ class ProfileGrid:
     padded: bool = False
     warmup: int = 2
     repeats: int = 5
+    retries: int = RETRIES
 
     def __post_init__(self) -> None:
         for name, lowest in (("requests", 1), ("contexts", 0), ("tokens", 1)):
@@ -61,6 +64,7 @@ class ProfileGrid:
             or not self.contexts
             or self.repeats < 1
             or self.warmup < 0
+            or self.retries < 0
             or self.draft_tokens < 0
         ):
             raise CostTableError(
@@ -92,6 +96,11 @@ class ProfileGrid:
                 ends.add(requests)
             found.extend((tokens, requests, context) for context in self.contexts for tokens in inside | ends)
         return tuple(sorted(found, key=lambda shape: (shape[1], shape[2], shape[0])))
+
+    @property
+    def most_timings(self) -> int:
+        """Runs of a step that measuring this grid takes at most, unrecorded ones included."""
+        return len(self.shapes()) * (self.warmup + self.repeats * (1 + self.retries))
 
     def executed(self, tokens: int) -> int:
         """Return the size that a batch of ``tokens`` executes."""
@@ -158,7 +167,9 @@ def profile_cost(
         run_rounds(doubtful, timed, grid.repeats, samples)
 
     run_rounds(shapes, timed, grid.repeats, samples)
-    unquiet = settle(samples, again, lambda shape: (grid.executed(shape[0]), *shape[1:]))
+    unquiet = settle(
+        samples, again, lambda shape: (grid.executed(shape[0]), *shape[1:]), retries=grid.retries
+    )
     points = [
         (grid.executed(tokens), requests, context, faster_half(samples[tokens, requests, context]))
         for tokens, requests, context in shapes

@@ -13,10 +13,12 @@ from adaverify.commands.plugins import plugins
 from adaverify.commands.profile import profile
 from adaverify.commands.report import report
 from adaverify.commands.run import run
-from adaverify.console import EXIT_CODES, run_process
+from adaverify.console import EXIT_CODES, run_process, say
+from adaverify.usage import VisibleGroup
 
 app = typer.Typer(
     name="adaverify",
+    cls=VisibleGroup,
     no_args_is_help=True,
     epilog=EXIT_CODES,
     pretty_exceptions_enable=False,
@@ -31,9 +33,9 @@ def _version(wanted: bool) -> None:
     if not wanted:
         return
     try:
-        typer.echo(f"adaverify {version('adaverify')}")
+        say(f"adaverify {version('adaverify')}")
     except PackageNotFoundError:
-        typer.echo("adaverify, run from its source tree: not installed, so without a version")
+        say("adaverify, run from its source tree: not installed, so without a version")
     raise typer.Exit
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from adaverify.usage import path
 from adaverify_runtime import Mode
 
 MODES: tuple[Mode, ...] = ("none", "fixed", "adaptive")
@@ -45,4 +46,6 @@ Modes = Annotated[
     list[str] | None,
     typer.Option("--mode", callback=_modes, help="Compare only this mode; may be repeated."),
 ]
-Plot = Annotated[Path | None, typer.Option(help="Draw it to this .png, .svg or .pdf file.")]
+Plot = Annotated[
+    Path | None, typer.Option(parser=path, metavar="PATH", help="Draw it to this .png, .svg or .pdf file.")
+]

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from adaverify.console import out, rule, say, table
+from adaverify.console import count_of, out, rule, say, table
 from adaverify.pricing import Prices
 from adaverify.reliability import reliability_of, render_reliability
 from adaverify.session import Session
@@ -140,9 +140,9 @@ def render_report(
             say(text)
     rule()
     say(
-        f"{setup['model']}, {setup['dtype']}, {_count(setup['prompts'], 'prompt')}, "
-        f"{setup['concurrency']} at once, {_count(setup['tokens'], 'new token')}, "
-        f"K = {setup['draft_tokens']}, drafter {setup['drafter']}, {_count(setup['rounds'], 'round')}"
+        f"{setup['model']}, {setup['dtype']}, {count_of(setup['prompts'], 'prompt')}, "
+        f"{setup['concurrency']} at once, {count_of(setup['tokens'], 'new token')}, "
+        f"K = {setup['draft_tokens']}, drafter {setup['drafter']}, {count_of(setup['rounds'], 'round')}"
     )
     out().print()
     out().print(table("Modes", _COLUMNS, [_row(name, one) for name, one in modes.items()]))
@@ -178,7 +178,7 @@ def _row(name: str, one: dict[str, Any]) -> tuple[object, ...]:
     stats, ratio = one["stats"], one["ratio_to_best_other"]
     return (
         name,
-        round(one["tokens_per_second"], 1),
+        f"{one['tokens_per_second']:.1f}",
         f"{one['lowest']:.1f}-{one['highest']:.1f}",
         stats["steps"],
         f"{stats['accepted_length']:.2f}",
@@ -198,10 +198,6 @@ def _shares(modes: dict[str, Any]) -> list[tuple[object, ...]]:
     return rows
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 def verdict(tokens: dict[str, Any], dtype: str, modes: int) -> str:
     """Return in words whether the modes emitted the same tokens, and what excuses a difference."""
     compared, near = tokens["compared"], tokens["near_ties"]
@@ -210,22 +206,23 @@ def verdict(tokens: dict[str, Any], dtype: str, modes: int) -> str:
     if not compared:
         return "Tokens: sampled requests are not compared."
     if not tokens["divergences"]:
-        return f"Tokens: identical in all modes, {_count(compared, 'prompt')} compared, no near-tie."
+        return f"Tokens: identical in all modes, {count_of(compared, 'prompt')} compared, no near-tie."
     if tokens["identical"]:
         return (
-            f"Tokens: identical in all modes, {_count(compared, 'prompt')} compared, but for "
-            f"{_count(near, 'near-tie')} (two best logits within {tokens['threshold']:g})."
+            f"Tokens: identical in all modes, {count_of(compared, 'prompt')} compared, but for "
+            f"{count_of(near, 'near-tie')} (two best logits within {tokens['threshold']:g})."
         )
     failures = [one for one in tokens["divergences"] if not one["near_tie"]]
     prompts = len({one["prompt"] for one in failures})
+    differ = f"{prompts} of {count_of(compared, 'prompt')} {'differs' if prompts == 1 else 'differ'}"
     if dtype != "float32":
         return (
-            f"Tokens: {prompts} of {compared} prompts differ between modes. In {dtype} logits move with the "
-            "batch shape, whatever is verified; run with --dtype float32 to see identity."
+            f"Tokens: {differ} between modes. In {dtype} logits move with the batch shape, "
+            "whatever is verified; run with --dtype float32 to see identity."
         )
     first = failures[0]
     return (
-        f"Tokens: {prompts} of {compared} prompts differ for another reason than a near-tie: prompt "
+        f"Tokens: {differ} for another reason than a near-tie: prompt "
         f"{first['prompt'] + 1} leaves the text of the first mode at token {first['position'] + 1} in "
         f"{first['mode']}. This is a fault."
     )

@@ -29,11 +29,15 @@ class Live:
         self._engines = engines
 
     def __str__(self) -> str:
-        parts = [f"{mode} {_rate(engine):.1f}" for mode, engine in self._engines.items()]
-        return f"{', '.join(parts)} tokens/s"
+        rates = {mode: _rate(engine) for mode, engine in self._engines.items()}
+        parts = [f"{mode} {rate:.1f}" for mode, rate in rates.items() if rate is not None]
+        return f"{', '.join(parts)} tokens/s" if parts else ""
 
     def rows(self) -> list[tuple[object, ...]]:
-        """Return (mode, tokens per second of step time, tokens, steps) for the table of a run cut short."""
+        """Return (mode, tokens per second of step time, tokens, steps) for the table of a run cut short.
+
+        The speed of a mode that has not run a step yet is None.
+        """
         return [
             (mode, _rate(engine), engine.stats.emitted, engine.stats.steps)
             for mode, engine in self._engines.items()
@@ -149,6 +153,6 @@ def trace_failure(engines: Mapping[Mode, Engine], path: Path) -> TraceError | No
     return None
 
 
-def _rate(engine: Engine) -> float:
+def _rate(engine: Engine) -> float | None:
     seconds = engine.stats.total_seconds
-    return engine.stats.emitted / seconds if seconds else 0.0
+    return engine.stats.emitted / seconds if seconds else None

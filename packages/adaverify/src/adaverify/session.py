@@ -26,7 +26,7 @@ from adaverify_engine import Engine, EngineOptions
 from adaverify_engine.profiling import check_cost_table, fingerprint, grid_for, profile_engine
 from adaverify_graphs import choose_ladder
 from adaverify_runtime import Mode, PluginManager, Settings, assemble, doctor, load_plugins, read_settings
-from adaverify_verification import CostTable, Fingerprint, TableCheck
+from adaverify_verification import CostTable, Fingerprint, ProfileGrid, TableCheck
 
 MODEL = "smollm2-135m"
 DRAFTER = "n-gram"
@@ -299,14 +299,27 @@ def profile_command(session: Session) -> str:
     )
 
 
-def measure_table(session: Session, progress: StepProgress | None = None, *, repeats: int = 5) -> CostTable:
-    """Measure this setup's step times, for real, on an engine of this session's sizes."""
+def measure_table(
+    session: Session,
+    progress: StepProgress | None = None,
+    *,
+    repeats: int = 5,
+    grid: ProfileGrid | None = None,
+) -> CostTable:
+    """Measure this setup's step times, for real, on an engine of this session's sizes.
+
+    Args:
+        session: of the sizes.
+        progress: called as ``progress(done, total)``.
+        repeats: recorded rounds of the whole grid.
+        grid: what to measure in its place.
+    """
     engine = session.engine("fixed")
     try:
         with blaming_plugins(session.plugins):
             return profile_engine(
                 engine,
-                grid_for(session.options, repeats=repeats, ladder=engine.verifier.tiers),
+                grid or grid_for(session.options, repeats=repeats, ladder=engine.verifier.tiers),
                 progress=progress,
             )
     finally:

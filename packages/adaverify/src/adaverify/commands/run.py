@@ -6,16 +6,25 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import Progress
 
+from adaverify.affordable import job_steps
 from adaverify.blame import blaming_plugins
-from adaverify.console import CHECK_FAILED, emit_json, err, note, progress, reports_errors, table
+from adaverify.console import CHECK_FAILED, count_of, emit_json, err, note, progress, reports_errors, table
+from adaverify.course import LOADED, Course
 from adaverify.files import require_writable
 from adaverify.options import MODES, Device, Drafter, DraftTokens, Dtype, Json, Model, Modes, Offline
-from adaverify.pricing import Prices, find_prices
+from adaverify.pricing import Job, Prices, find_prices, share_of_measuring
 from adaverify.prompts import human_eval_prompts, numbered_prompts
 from adaverify.run_report import build_report, render_report
-from adaverify.running import Live, require_trace, run_modes, sampling_of, trace_failure, trace_writer
+from adaverify.running import (
+    WARMUP,
+    Live,
+    require_trace,
+    run_modes,
+    sampling_of,
+    trace_failure,
+    trace_writer,
+)
 from adaverify.session import (
     DRAFTER,
     MODEL,
@@ -24,6 +33,7 @@ from adaverify.session import (
     open_session,
     table_path,
 )
+from adaverify.usage import finite_temperature, path
 from adaverify_contracts import AdaverifyError, PromptError
 from adaverify_engine import Engine, Sampling
 from adaverify_engine.compare import Comparison
@@ -36,7 +46,10 @@ _HUMAN_EVAL_COUNT = 8
 @reports_errors
 def run(
     prompts: Annotated[
-        Path | None, typer.Option(help="Text (one prompt a line) or JSONL; HumanEval when omitted.")
+        Path | None,
+        typer.Option(
+            parser=path, metavar="PATH", help="Text (one prompt a line) or JSONL; HumanEval when omitted."
+        ),
     ] = None,
     count: Annotated[
         int | None, typer.Option(min=1, help="How many prompts to take; 8 of HumanEval, all of a file.")
@@ -44,7 +57,9 @@ def run(
     concurrency: Annotated[int | None, typer.Option(min=1, help="Requests that run at once; 4.")] = None,
     tokens: Annotated[int, typer.Option(min=1, help="New tokens for each prompt, at most.")] = 64,
     draft_tokens: DraftTokens = None,
-    temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.0,
+    temperature: Annotated[
+        float, typer.Option(callback=finite_temperature, help="A finite number >= 0; 0 is greedy.")
+    ] = 0.0,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of sampled runs.")] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Recorded rounds; the modes take turns in each.")] = 3,
     mode: Modes = None,
@@ -54,13 +69,23 @@ def run(
     dtype: Dtype = None,
     chat: Annotated[bool, typer.Option("--chat", help="Put each prompt into the chat template.")] = False,
     offline: Offline = False,
+    measure: Annotated[
+        bool,
+        typer.Option(
+            "--measure/--no-measure",
+            help="Measure step times where no stored ones fit; without, adaptive verifies everything.",
+        ),
+    ] = True,
     show: Annotated[int, typer.Option(min=0, help="Completions to print.")] = 1,
     reliability: Annotated[
         bool,
         typer.Option("--reliability", help="Print predicted and observed acceptance by draft position."),
     ] = False,
     trace: Annotated[
-        Path | None, typer.Option(help="Write one JSON record for each adaptive step to this file.")
+        Path | None,
+        typer.Option(
+            parser=path, metavar="PATH", help="Write one JSON record for each adaptive step to this file."
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -75,11 +100,8 @@ def run(
         _check_trace(trace, modes)
     choice = Choice(model, drafter, device, dtype, draft_tokens, seed, offline)
     with progress() as display:
-        loading = display.add_task(f"loading {model}", total=None, note="")
-        session = open_session(
-            choice, lambda done, total: display.update(loading, completed=done, total=total, note="fetching")
-        )
-        display.remove_task(loading)
+        course = Course(display)
+        session = open_session(choice, course.stage(f"loading {model}", LOADED))
         trace = trace or _preset_trace(session, modes)
         ids = _encode(session, texts, places, tokens, chat)
         session = session.sized(
@@ -92,7 +114,9 @@ def run(
             "temperature": temperature,
             "seed": session.options.seed,
         }
-        result, engines, prices = _compare(session, modes, ids, sampling, sizes, trace, display)
+        steps = job_steps(len(modes), rounds + WARMUP, len(ids), session.options.max_requests, tokens)
+        job = Job("adaptive" in modes, measure, steps)
+        result, engines, prices = _compare(session, modes, ids, sampling, sizes, trace, job, course)
     _forget_stray_table(session, engines)
     report = build_report(session, result, engines, texts, sizes, prices)
     if json:
@@ -112,29 +136,31 @@ def _compare(
     sampling: list[Sampling],
     sizes: dict[str, Any],
     trace: Path | None,
-    display: Progress,
+    job: Job,
+    course: Course,
 ) -> tuple[Comparison, dict[Mode, Engine], Prices]:
     """Run the modes; return the comparison, the engines that ran and where the prices came from."""
     with trace_writer(trace, session, sizes | {"prompts": len(ids)}) as writer:
-        prices = find_prices(session, planned="adaptive" in modes, display=display)
+        until = LOADED + (1.0 - LOADED) * share_of_measuring(session, job)
+        prices = find_prices(session, job, course, until=until)
         engines = {name: session.engine(name, prices.table) for name in modes}
         for line in engines[modes[0]].verifier.report.warnings:
             note(line)
         live = Live(engines)
-        task = display.add_task("running", total=None, note=live)
+        show, finished = course.stage("running", note=live), 0
 
         def advance(done: int, total: int) -> None:
-            display.update(task, completed=done, total=total)
+            nonlocal finished
+            finished = done
+            show(done, total)
 
         try:
             result = run_modes(
                 engines, ids, sampling, session, rounds=sizes["rounds"], writer=writer, advance=advance
             )
         except KeyboardInterrupt:
-            display.stop()
-            _say_partial(
-                live, int(display.tasks[-1].completed), (sizes["rounds"] + 1) * len(modes), len(modes)
-            )
+            course.stop()
+            _say_partial(live, finished, (sizes["rounds"] + WARMUP) * len(modes), len(modes))
             raise
     return result, engines, prices
 
@@ -149,7 +175,7 @@ def _prompts(path: Path | None, count: int | None) -> tuple[list[str], list[str]
         texts = [text for _, text in numbered]
         places = [f"{path} line {line}" for line, _ in numbered]
     if count is not None and len(texts) < count:
-        note(f"{where} holds {len(texts)} prompts; --count asked for {count}, so all of them run")
+        note(f"{where} holds {count_of(len(texts), 'prompt')}; --count asked for {count}")
     return texts, places
 
 
@@ -173,7 +199,10 @@ def _preset_trace(session: Session, modes: tuple[Mode, ...]) -> Path | None:
 def _concurrency(session: Session, asked: int | None, prompts: int) -> int:
     wanted = asked or session.concurrency
     if asked is not None and wanted > prompts:
-        note(f"--concurrency {asked} and {prompts} prompts: no more than {prompts} run at once")
+        runs = "runs" if prompts == 1 else "run"
+        note(
+            f"--concurrency {asked} and {count_of(prompts, 'prompt')}: no more than {prompts} {runs} at once"
+        )
     return min(wanted, prompts)
 
 
@@ -206,7 +235,9 @@ def _encode(
             cut.append(f"prompt {number} for {session.longest - len(ids)}")
         found.append(ids)
     if cut:
-        note(f"{len(cut)} of {len(texts)} prompts have no room for {tokens} new tokens, {cut[0]}")
+        have = "has" if len(cut) == 1 else "have"
+        room = count_of(tokens, "new token")
+        note(f"{len(cut)} of {count_of(len(texts), 'prompt')} {have} no room for {room}, {cut[0]}")
     return found
 
 
