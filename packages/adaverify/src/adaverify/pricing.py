@@ -76,11 +76,15 @@ def find_prices(session: Session, *, planned: bool, display: Progress) -> Prices
     task = display.add_task("checking the cost table", total=None, note="")
     check = check_stored(session, table)
     display.remove_task(task)
-    if check.outcome != "distorted":
+    if not check.misfit:
         return _stored(table, origin, check)
     if session.settings.paths.cost_table is not None:
         note(f"{origin} is used because ADAVERIFY_PATHS_COST_TABLE names it, but {check.words()}")
-        return Prices(table, "stored", f"{origin}, which does not fit: {check.words()}", check, kept=True)
+        words = f"{origin}, which does not fit: {check.words()}"
+        if check.outcome == "outrun":
+            # Its times would be off by far more than serving may correct.
+            return Prices(table.scaled(check.factor), "stored", words, check)
+        return Prices(table, "stored", words, check, kept=True)
     note(f"the stored cost table is given up, {check.words()}: measuring step times anew")
     return _measured(session, display, check)
 
