@@ -88,7 +88,9 @@ def test_a_wrong_shape_beside_a_steady_neighbour_is_undecided():
     """Rounds that agree with each other and waited half their time for a processor decide nothing."""
     waits, clock = iter(float(n) for n in range(10**4)), iter(2.0 * n for n in range(10**4))
     busy = ContentionWatch(lambda: {7: next(waits)}, lambda: next(clock))
-    found = check_table(table_of(), Machine(lambda tokens, _: 2.0 if tokens == 32 else 1.0), **SIZES, watch=busy)
+    found = check_table(
+        table_of(), Machine(lambda tokens, _: 2.0 if tokens == 32 else 1.0), **SIZES, watch=busy
+    )
     assert found.outcome == "undecided"
 
 

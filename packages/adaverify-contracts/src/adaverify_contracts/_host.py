@@ -7,6 +7,11 @@ from typing import Any
 
 from adaverify_contracts.errors import PlanError
 
+# Plans are digested, and so exported, as integers of 64 bits.
+LARGEST = 2**63 - 1
+# More than any batch has; a step emits at most one token a request beside its accepted drafts.
+MOST_REQUESTS = 2**24
+
 _WORDS = {"i": "signed integers", "f": "floats", "b": "bool"}
 
 
@@ -41,14 +46,25 @@ def is_int(value: object) -> bool:
     return type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
 
 
-def count(owner: str, field: str, value: object) -> None:
-    """Require an integer >= 0."""
-    if not is_int(value) or value < 0:  # type: ignore[operator]
+def count(owner: str, field: str, value: object, most: int = LARGEST) -> None:
+    """Require an integer in 0 .. ``most``."""
+    if not is_int(value) or not 0 <= value <= most:  # type: ignore[operator]
         raise PlanError(
             f"{owner}.{field} is no count",
             arrived=value,
-            allowed="an int >= 0",
+            allowed=f"an int in 0 .. {most}",
             remedy="count from the batch",
+        )
+
+
+def flag(owner: str, field: str, value: object) -> None:
+    """Require a bool of Python or NumPy: a word such as ``no`` would count as yes."""
+    if value is not True and value is not False and getattr(value, "dtype", None) != bool:
+        raise PlanError(
+            f"{owner}.{field} is neither True nor False",
+            arrived=value,
+            allowed="a bool",
+            remedy=f"pass {field} as a bool",
         )
 
 

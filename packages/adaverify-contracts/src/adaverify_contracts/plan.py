@@ -83,6 +83,7 @@ class StepState:
         )
         for name in ("step", "emitting", "other_tokens", "kv_tokens"):
             _host.count("StepState", name, getattr(self, name))
+        _host.flag("StepState", "sampled", self.sampled)
         _host.slots("StepState", self.slots)
         if self.emitting > self.certain_tokens:
             raise PlanError(
@@ -227,7 +228,7 @@ class StepOutcome:
             "StepOutcome", {name: getattr(self, name) for name in (*_COUNTS, "scores", "learn", "sampled")}
         )
         _host.count("StepOutcome", "step", self.step)
-        _host.count("StepOutcome", "emitted", self.emitted)
+        _host.count("StepOutcome", "emitted", self.emitted, int(self.accepted.sum()) + _host.MOST_REQUESTS)
         _host.slots("StepOutcome", self.slots)
         if self.seconds is not None and not _is_duration(self.seconds):
             raise PlanError(

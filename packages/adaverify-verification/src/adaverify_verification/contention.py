@@ -42,7 +42,9 @@ class ContentionWatch:
     """
 
     def __init__(
-        self, waits: Callable[[], Mapping[int, float]] | None = None, clock: Callable[[], float] = perf_counter
+        self,
+        waits: Callable[[], Mapping[int, float]] | None = None,
+        clock: Callable[[], float] = perf_counter,
     ) -> None:
         self._waits = thread_waits if waits is None else waits
         self._clock = clock

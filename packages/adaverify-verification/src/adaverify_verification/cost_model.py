@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 
@@ -15,11 +16,19 @@ from adaverify_verification.monotone import isotonic
 # Below this spread between the cheapest and the dearest point no budget can gain 1 %, and the measurement's
 # own noise is about as large: the table carries no information.
 FLAT_SPREAD = 0.01
+# A flat table whose corrected prices are this far apart is flat no more: several times the noise of a step.
+REVIVED_SPREAD = 0.05
 # Corrections stay within [0.5, 2] of what was measured.
 LOG_BOUND = math.log(2.0)
+# ... but for a table that was brought down to a far faster machine: what slowed its measurement did not slow
+# every size alike, so its shape is a guess.
+REBASED_BOUND = math.log(16.0)
 # A step outside those bounds counts against the table and one inside for it; at this many more of the former
 # the table is not this machine's any more, and back at none it is again. A paused process spoils a few steps.
 STRAY_STEPS = 32
+# A strayed table whose steps are all faster, for this many more of them, is brought down to their level: what
+# disturbs a step only adds time, so it was the table's measurement that was disturbed, and not these steps.
+REBASE_STEPS = 96
 STRAYED = "measured step times left the table's bounds, profile again"
 # One step's error counts at most this much, so that a stall is not taken for a price ...
 STEP_LIMIT = 0.25
@@ -90,6 +99,18 @@ class _Curve:
             self.local[cell] += rate * weight * share * max(-limit, min(limit, error))
             self.visits[cell] += weight * share
 
+    def visits_at(self, tokens: float) -> float:
+        """Return how many steps have taught the price at ``tokens``."""
+        return min(float(self.visits[cell]) for cell, _ in self._around(tokens))
+
+    def rebase(self, factor: float) -> None:
+        """Take ``factor`` times the measured times for measured, and forget what was taught about them."""
+        self.base *= factor
+        self.local[:] = 0.0
+        self.visits[:] = 0.0
+        self.rebuild()
+        self.measured = self.ys.copy()
+
     def _around(self, tokens: float) -> list[tuple[int, float]]:
         """Return the (cell, weight) pairs that the correction at ``tokens`` is read from."""
         right = int(np.searchsorted(self.cells, tokens))
@@ -127,7 +148,9 @@ class CostModel:
     """Prices steps from a table; ``priced`` is False, with the reason, where no table can tell budgets apart.
 
     Also while served steps take less than half or more than twice what was measured, for a sustained run: no
-    bounded correction follows them, so the prices are another machine's. It is True again once they agree.
+    bounded correction follows them, so the prices are another machine's. It is True again once they agree, or
+    once the table was brought down to a machine that stays faster; a flat table is priced once corrections
+    have told its sizes apart. No table switches trimming off for good while prices are refreshed.
 
     Inside captured tiers a batch costs what the tier that holds it costs, never a line between two tiers.
     Past the last tier, and with no tiers, prices are interpolated between measured points. Requests and
@@ -138,9 +161,19 @@ class CostModel:
         tiers: captured token counts, rising; empty in eager mode. The manager sets its own.
         online: False keeps the measured prices for ever and judges them by no step time (then equal tables
             mean equal plans on every rank).
+
+    Raises:
+        CostTableError: ``table`` is something else.
     """
 
     def __init__(self, table: CostTable | None, tiers: tuple[int, ...] = (), *, online: bool = True) -> None:
+        if table is not None and not isinstance(table, CostTable):
+            raise CostTableError(
+                "a cost model was given what is no cost table",
+                arrived=table,
+                allowed="a CostTable, or None when there is none",
+                remedy="build it with CostTable.load(path, fingerprint) or CostTable.from_points(...)",
+            )
         self.table = table
         self.online = online
         self._tiers = np.array(tiers, dtype=np.int64)
@@ -157,7 +190,11 @@ class CostModel:
             self._contexts[-1].append(curve.context)
             self._curves[-1].append(_Curve.of(curve))
         self._usable, self._why = _priced(table)
+        # What a rebase made of the table's own times.
+        self._level = 1.0
+        self._bound = LOG_BOUND
         self._strays = 0
+        self._faster: list[float] = []
         self.strayed = False
 
     @property
@@ -169,6 +206,17 @@ class CostModel:
     def reason(self) -> str:
         """Why the model is priced or not."""
         return STRAYED if self.strayed else self._why
+
+    @property
+    def flat(self) -> bool:
+        """Whether there are prices and they are all the same: they may be wrong, and steps can tell."""
+        return not self._usable and self.table is not None and not self.strayed
+
+    def untried(self, executed: int, requests: int, context: float) -> bool:
+        """Return whether too few steps of this size were credited to trust its price against the others'."""
+        if not self.online or self.table is None:
+            return False
+        return all(curve.visits_at(executed) < YOUNG for curve, _ in self._corners(requests, context))
 
     def set_tiers(self, tiers: tuple[int, ...]) -> None:
         """Price at these tiers from now on, for instance after a size failed to capture."""
@@ -202,46 +250,80 @@ class CostModel:
         if self.table is None or not self.table.draft:
             return 0.0
         counts, seconds = zip(*self.table.draft, strict=True)
-        return float(np.interp(requests, counts, seconds))
+        return float(np.interp(requests, counts, seconds)) * self._level
 
     @property
     def rejected_seconds(self) -> float:
         """Seconds that undoing one rejected draft token costs."""
-        return 0.0 if self.table is None else self.table.rejected_seconds
+        return 0.0 if self.table is None else self.table.rejected_seconds * self._level
 
-    def refresh(self, tokens: int, requests: int, context: float, seconds: float) -> bool:
+    def refresh(
+        self, tokens: int, requests: int, context: float, seconds: float, whole: float | None = None
+    ) -> bool:
         """Credit one measured step to the shape that executed; return whether it counted.
+
+        ``seconds`` are without drafting, ``whole`` with it: where drafting is priced apart and that price is
+        as wrong as the others, only the whole step tells the machine's level.
 
         The error is split between a factor common to all prices (a machine that is slower as a whole moves
         budgets never visited too) and one a measured point. Both move slowly, every price stays within
         [0.5, 2] of the measured one, and curves stay never falling. A sustained run of steps outside those
-        bounds sets ``strayed``.
+        bounds sets ``strayed``; when they stay faster, the whole table is brought down to them.
         """
-        if not (self.online and self._usable and math.isfinite(seconds) and seconds > 0):
+        if not (self.online and self.table is not None and math.isfinite(seconds) and seconds > 0):
             return False
         executed = executed_tokens(np.array([tokens], dtype=np.int64), self._tiers)
-        self._judge(math.log(seconds / self._measured_seconds(int(executed[0]), requests, context)))
+        measured = self._measured_seconds(int(executed[0]), requests, context)
+        error = math.log(seconds / measured)
+        self._judge(error, math.log(whole / (measured + self.draft_seconds(requests))) if whole else error)
         predicted = float(self.executed_seconds(executed, requests, context)[0])
         error = math.log(seconds / predicted)
         bounded = max(-STEP_LIMIT, min(STEP_LIMIT, error))
         rate = max(COMMON_RATE, 1.0 / (self._refreshed + TABLE_VISITS))
-        self._scale = max(-LOG_BOUND, min(LOG_BOUND, self._scale + rate * bounded))
+        self._scale = max(-self._bound, min(self._bound, self._scale + rate * bounded))
         self._refreshed += 1
         for curve, weight in self._corners(requests, context):
             curve.correct(float(executed[0]), error, weight)
         self._keep_bounds(requests, context)
+        if not self._usable:
+            self._revive(requests, context)
         return True
 
-    def _judge(self, error: float) -> None:
-        """Count a step's log error against the measured price for or against the table."""
-        outside = abs(error) > LOG_BOUND
+    def _judge(self, error: float, whole: float) -> None:
+        """Count a step's log error against the measured price for or against the table.
+
+        ``whole`` is that of the whole step, drafting included, whose price may be as wrong.
+        """
+        outside = abs(error) > self._bound
         self._strays = min(STRAY_STEPS, self._strays + 1) if outside else max(0, self._strays - 1)
         if self._strays in (0, STRAY_STEPS):
             self.strayed = self._strays == STRAY_STEPS
+        if self.strayed and outside and error < 0:
+            self._faster.append(whole)
+        else:
+            self._faster.clear()
+        if len(self._faster) == REBASE_STEPS:
+            self._rebase(math.exp(median(self._faster)))
+
+    def _rebase(self, factor: float) -> None:
+        """Bring all prices down to steps that are ``factor`` of them; corrections begin anew."""
+        for curve in (curve for row in self._curves for curve in row):
+            curve.rebase(factor)
+        self._level *= factor
+        self._bound, self._scale, self._refreshed = REBASED_BOUND, 0.0, 0
+        self._strays, self.strayed = 0, False
+        self._faster.clear()
+
+    def _revive(self, requests: int, context: float) -> None:
+        """Price steps from now on where corrections have told the sizes of a flat table apart."""
+        spread = max(curve.ys[-2] / curve.ys[0] for curve, _ in self._corners(requests, context)) - 1.0
+        if spread >= REVIVED_SPREAD:
+            self._usable = True
+            self._why = f"the cost table is flat, and served steps are {spread:.0%} apart"
 
     def _keep_bounds(self, requests: int, context: float) -> None:
         touched = {id(curve) for curve, _ in self._corners(requests, context)}
-        low, high = -LOG_BOUND - self._scale, LOG_BOUND - self._scale
+        low, high = -self._bound - self._scale, self._bound - self._scale
         for curve in (curve for row in self._curves for curve in row):
             outside = curve.local.min() < low or curve.local.max() > high
             if outside:

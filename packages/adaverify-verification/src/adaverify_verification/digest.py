@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from hashlib import blake2b
 
@@ -42,7 +43,12 @@ def plan_digest(
 
 
 def export_plan(plan: Plan) -> tuple[int, ...]:
-    """Return the plan as ``EXPORTED`` integers, to broadcast from rank 0."""
+    """Return the plan as ``EXPORTED`` integers, to broadcast from rank 0.
+
+    Raises:
+        PlanError: it is no ``Plan``.
+    """
+    _require_plan(plan)
     uniform = -1 if plan.uniform_query_len is None else plan.uniform_query_len
     return (
         plan.step,
@@ -63,11 +69,11 @@ def apply_plan(state: StepState, integers: Sequence[int]) -> Plan:
     Raises:
         PlanError: the integers are no plan, or belong to another step or batch.
     """
-    values = [int(value) for value in integers]
-    if len(values) != EXPORTED or not 0 <= values[1] < len(_STATES):
+    values = _integers(integers)
+    if values is None or len(values) != EXPORTED or not 0 <= values[1] < len(_STATES):
         raise PlanError(
             "the integers are not an exported plan",
-            arrived=tuple(values),
+            arrived=integers,
             allowed=f"{EXPORTED} integers from export_plan",
             remedy="broadcast export_plan(plan) unchanged",
         )
@@ -108,6 +114,41 @@ def apply_plan(state: StepState, integers: Sequence[int]) -> Plan:
             kv_tokens=state.kv_tokens,
         ),
     )
+
+
+def require_digests(plan: object, digests: object) -> None:
+    """Require a ``Plan`` and a sequence of integers.
+
+    Raises:
+        PlanError: either is something else.
+    """
+    _require_plan(plan)
+    if _integers(digests) is None:
+        raise PlanError(
+            "the digests to compare are no integers",
+            arrived=digests,
+            allowed="a sequence of ints, one Plan.digest a rank",
+            remedy="gather plan.digest from every rank",
+        )
+
+
+def _require_plan(plan: object) -> None:
+    if not isinstance(plan, Plan):
+        raise PlanError(
+            "what is to be shared with other ranks is no plan",
+            arrived=type(plan).__name__,
+            allowed="a Plan",
+            remedy="pass what plan() returned for this step",
+        )
+
+
+def _integers(values: object) -> list[int] | None:
+    """Return the integers of any sequence or array of them, None for anything else."""
+    try:
+        listed = list(values)  # type: ignore[call-overload]
+        return [operator.index(value) for value in listed]
+    except TypeError:
+        return None
 
 
 def agree(digests: Sequence[int]) -> bool:

@@ -9,7 +9,7 @@ import torch
 
 from adaverify_contracts import LayoutError, Limits, PlanError, Signal, StepState
 from adaverify_verification import containment
-from adaverify_verification.intake import Intake
+from adaverify_verification.intake import Intake, require_step
 from adaverify_verification.relay import Relay
 
 
@@ -74,6 +74,7 @@ class LiveConfidences:
 
     def begin_publish(self, step: int, slots: np.ndarray, generations: np.ndarray) -> int:
         """Run the host's share before the replay; see ``CapturedSteps.begin_publish``."""
+        require_step(step)
         if not len(slots) == len(generations) <= self._limits.max_requests:
             raise LayoutError(
                 "a publication's slots do not fit the limits",
