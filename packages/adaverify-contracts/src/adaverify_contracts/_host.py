@@ -59,7 +59,7 @@ def count(owner: str, field: str, value: object, most: int = LARGEST) -> None:
 
 def flag(owner: str, field: str, value: object) -> None:
     """Require a bool of Python or NumPy: a word such as ``no`` would count as yes."""
-    if value is not True and value is not False and getattr(value, "dtype", None) != bool:
+    if type(value).__name__ not in ("bool", "bool_"):
         raise PlanError(
             f"{owner}.{field} is neither True nor False",
             arrived=value,

@@ -175,7 +175,7 @@ class Decider:
         return None if charge is None else _probe_of(candidates, replaced, charge)
 
     def tries(self, part: float, whole: float) -> bool:
-        """Return whether a step may verify ``part`` of ``whole`` expected tokens at a price that is unknown."""
+        """Return whether a step may verify ``part`` of ``whole`` expected tokens at an unknown price."""
         return self._exploration.due(1.0 - part / whole if whole > 0 else 0.0) is not None
 
     def learn_from(self, probe: Probe, emitted: int, seconds: float | None) -> None:

@@ -1,4 +1,4 @@
-"""What a manager is made of and what callers tell it by name: checked once, before anything is built on it."""
+"""What a manager is made of, and what callers tell it by name: checked before anything is built on it."""
 
 from __future__ import annotations
 

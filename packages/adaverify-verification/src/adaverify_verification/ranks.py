@@ -15,7 +15,7 @@ from adaverify_verification.quantise import SCORE_MAX
 
 
 class AgreedSteps:
-    """The manager's methods for a group of ranks that run the same steps: ``export``, ``apply``, ``agree``."""
+    """The manager's methods for ranks that run the same steps: ``export``, ``apply``, ``agree``."""
 
     limits: Limits
     cost: CostModel

@@ -75,10 +75,8 @@ class TableCheck:
         if self.outcome == "rescaled":
             return f"checked: {shape}, all times rescaled by {self.factor:.2f}"
         if self.outcome == "outrun":
-            return (
-                f"steps take {self.factor:.2f} of its times ({FASTER_BOUND:.2f} allowed), {_moved(self.probes[-1])}: "
-                "it was measured on a busy machine"
-            )
+            times = f"steps take {self.factor:.2f} of its times ({FASTER_BOUND:.2f} allowed)"
+            return f"{times}, {_moved(self.probes[-1])}: it was measured on a busy machine"
         least = min(self.probes, key=lambda one: one.ratio)
         most = max(self.probes, key=lambda one: one.ratio)
         busy = "; the machine is too busy now to tell" if self.outcome == "undecided" else ""
