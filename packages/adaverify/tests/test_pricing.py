@@ -116,7 +116,7 @@ def test_a_named_table_that_the_machine_outruns_is_rescaled_and_said(stored, run
     found = outcome(result)
     assert (found["source"], found["kept"], found["check"]["outcome"]) == ("stored", False, "outrun")
     assert "names it, but steps take 0.03 of its times" in " ".join(result.stderr.split())
-    assert "unpriced" not in json.loads(result.stdout)["modes"]["adaptive"].get("fallbacks", {})
+    assert "unpriced" not in json.loads(result.stdout)["modes"]["adaptive"]["counters"]
     assert stored.read_bytes() == before
 
 

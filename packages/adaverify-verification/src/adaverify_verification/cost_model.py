@@ -101,7 +101,15 @@ class _Curve:
 
     def visits_at(self, tokens: float) -> float:
         """Return how many steps have taught the price at ``tokens``."""
-        return min(float(self.visits[cell]) for cell, _ in self._around(tokens))
+        return max(float(self.visits[cell]) for cell, _ in self._around(tokens))
+
+    def spread(self) -> float:
+        """Return how far apart the prices at sizes are that steps have taught, as a share of the lowest."""
+        taught = self.cells[self.visits >= YOUNG / 2]
+        if len(taught) < 2:
+            return 0.0
+        prices = np.interp(taught[[0, -1]], self.xs, self.ys)
+        return float(prices[1] / prices[0]) - 1.0
 
     def rebase(self, factor: float) -> None:
         """Take ``factor`` times the measured times for measured, and forget what was taught about them."""
@@ -316,7 +324,7 @@ class CostModel:
 
     def _revive(self, requests: int, context: float) -> None:
         """Price steps from now on where corrections have told the sizes of a flat table apart."""
-        spread = max(curve.ys[-2] / curve.ys[0] for curve, _ in self._corners(requests, context)) - 1.0
+        spread = max(curve.spread() for curve, _ in self._corners(requests, context))
         if spread >= REVIVED_SPREAD:
             self._usable = True
             self._why = f"the cost table is flat, and served steps are {spread:.0%} apart"

@@ -70,7 +70,8 @@ def apply_plan(state: StepState, integers: Sequence[int]) -> Plan:
         PlanError: the integers are no plan, or belong to another step or batch.
     """
     values = _integers(integers)
-    if values is None or len(values) != EXPORTED or not 0 <= values[1] < len(_STATES):
+    fits = values is not None and len(values) == EXPORTED and max(map(abs, values)) < 2**63
+    if values is None or not fits or not 0 <= values[1] < len(_STATES):
         raise PlanError(
             "the integers are not an exported plan",
             arrived=integers,
