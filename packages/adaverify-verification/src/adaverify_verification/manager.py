@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
@@ -27,16 +26,15 @@ from adaverify_contracts import (
 )
 from adaverify_verification import containment
 from adaverify_verification.assignment import Assigner, Assignment
-from adaverify_verification.candidates import raise_to_tier_end
 from adaverify_verification.captured import CapturedSteps
 from adaverify_verification.cost_model import CostModel
-from adaverify_verification.decision import UNTRIED, Choice, Decider
+from adaverify_verification.decision import Choice, Decider
 from adaverify_verification.ledger import Entry, Ledger
 from adaverify_verification.live import LiveConfidences, lookup, oddity
 from adaverify_verification.lossless import effective_seen, require_lossless, verdict
 from adaverify_verification.options import ManagerOptions
 from adaverify_verification.outcomes import misfits_of, require_kinds, verification_seconds
-from adaverify_verification.parts import require_batch, require_note, require_parts, tier_counts
+from adaverify_verification.parts import require_note, require_parts, tier_counts
 from adaverify_verification.planner import (
     NO_TIERS,
     Prospects,
@@ -52,11 +50,12 @@ from adaverify_verification.quantise import SCORE_MAX, scores
 from adaverify_verification.ranks import AgreedSteps
 from adaverify_verification.records import write_record
 from adaverify_verification.relay import Relay, make_relay
+from adaverify_verification.retrial import RetriedPrices
 
 _LOG = logging.getLogger(__name__)
 
 
-class VerificationManager(CapturedSteps, AgreedSteps):
+class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
     """Decides each step how many draft tokens to verify and which, and learns from what happened.
 
     ``publish``, ``plan`` and ``assign`` are the decode path: they read no device value, wait for nothing and
@@ -229,26 +228,6 @@ class VerificationManager(CapturedSteps, AgreedSteps):
             untried=lambda executed: self._untried(state, executed),
         )
 
-    def _untried(self, state: StepState, executed: int) -> bool:
-        return self.options.online and self.cost.untried(executed, state.requests, context_of(state))
-
-    def _retries(self, state: StepState) -> bool:
-        """Return whether this step may hold a flat table against the machine."""
-        return self.cost.flat and (self._budget_is_history or not state.sampled)
-
-    def _retried(
-        self, state: StepState, quantised: np.ndarray, tiers: np.ndarray, unpriced: Choice
-    ) -> tuple[Prospects, Choice]:
-        """Return half of everything where exploration affords it: served sizes alone tell prices apart."""
-        everything = state.max_budget
-        half = raise_to_tier_end(everything // 2, state.certain_tokens, everything, tiers)
-        prospects = survey(state, quantised, self.cost, tiers, budgets=np.array([half, everything]))
-        part, whole = prospects.tokens.tolist()
-        lower, upper = prospects.executed.tolist()
-        if lower < upper and self._untried(state, lower) and self._decider.tries(part, whole):
-            return prospects, Choice(0, PlanState.TRIMMING, f"{UNTRIED}; {unpriced.reason}")
-        return prospects, replace(unpriced, index=1)
-
     def _forced(self, state: StepState, entry: Entry) -> Choice | None:
         """Return full verification, with the reason, where nothing may be chosen; else None."""
         if self.options.mode == "fixed":
@@ -383,25 +362,6 @@ class VerificationManager(CapturedSteps, AgreedSteps):
                 self._note(entry, "table-agrees-again" if strayed else "table-left-bounds")
                 change = "planned again" if strayed else "full"
                 _LOG.warning("mode %s: budgets are %s: %s", self.mode, change, self.cost.reason)
-
-    def draft_next(self, requests: int, kv_tokens: int) -> tuple[bool, str]:
-        """Return whether the next step should draft at all, and why; for engines that can skip drafting.
-
-        Args:
-            requests: decode requests of the next step.
-            kv_tokens: sum of their KV lengths.
-
-        Raises:
-            PlanError: they are no counts, or more requests than the limits hold.
-        """
-        require_batch(self.limits, requests, kv_tokens)
-        if self.options.mode != "adaptive":
-            return self.options.mode == "fixed", f"mode is {self.options.mode}"
-        draft = self.cost.draft_seconds(requests)
-        if not self.cost.priced or draft <= 0 or not requests:
-            return self._decider.arm.decide(0.0, 0.0)
-        bare = float(self.cost.seconds(requests, requests, kv_tokens / requests))
-        return self._decider.arm.decide(draft, bare)
 
     def note(self, step: int, name: str) -> None:
         """Count a fallback of the caller's own by name, a drafter's for instance, and record it.
