@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from statistics import median
 
@@ -62,6 +63,11 @@ class _Curve:
     xs: np.ndarray
     ys: np.ndarray
     measured: np.ndarray
+    # The lowest and highest of ``local``, so that bounds are kept without looking at every curve's cells.
+    low: float = 0.0
+    high: float = 0.0
+    # What prices at single sizes are read from: the constant ``xs`` as floats, for a search without arrays.
+    grid: tuple[float, ...] = ()
 
     @classmethod
     def of(cls, curve: CostCurve) -> _Curve:
@@ -77,9 +83,29 @@ class _Curve:
             ys=np.zeros(len(tokens) + 1),
             measured=np.zeros(0),
         )
+        made.grid = tuple(made.xs.tolist())
         made.rebuild()
         made.measured = made.ys.copy()
         return made
+
+    def at(self, tokens: float, prices: np.ndarray) -> float:
+        """Return what ``np.interp`` over ``xs`` and ``prices`` returns at one size, bit for bit."""
+        grid, right = self.grid, bisect_left(self.grid, tokens)
+        if right == len(grid):
+            return float(prices[-1])
+        if right == 0 or grid[right] == tokens:
+            return float(prices[right])
+        left, begin = right - 1, float(prices[right - 1])
+        slope = (float(prices[right]) - begin) / (grid[right] - grid[left])
+        return slope * (tokens - grid[left]) + begin
+
+    def clip(self, low: float, high: float) -> bool:
+        """Keep the correction within bounds; return whether it was outside."""
+        if self.low >= low and self.high <= high:
+            return False
+        np.clip(self.local, low, high, out=self.local)
+        self.low, self.high = max(self.low, low), min(self.high, high)
+        return True
 
     def rebuild(self) -> None:
         """Apply the local correction, keep the curve never falling, continue it past its end."""
@@ -98,6 +124,7 @@ class _Curve:
             rate = max(LOCAL_RATE, 1.0 / (visits + TABLE_VISITS))
             self.local[cell] += rate * weight * share * max(-limit, min(limit, error))
             self.visits[cell] += weight * share
+        self.low, self.high = float(np.minimum.reduce(self.local)), float(np.maximum.reduce(self.local))
 
     def visits_at(self, tokens: float) -> float:
         """Return how many steps have taught the price at ``tokens``."""
@@ -115,6 +142,7 @@ class _Curve:
         """Take ``factor`` times the measured times for measured, and forget what was taught about them."""
         self.base *= factor
         self.local[:] = 0.0
+        self.low = self.high = 0.0
         self.visits[:] = 0.0
         self.rebuild()
         self.measured = self.ys.copy()
@@ -126,6 +154,10 @@ class _Curve:
             return [(min(right, len(self.cells) - 1), 1.0)]
         share = float((tokens - self.cells[right - 1]) / (self.cells[right] - self.cells[right - 1]))
         return [(right - 1, 1.0 - share), (right, share)]
+
+
+Corners = list[tuple[_Curve, float]]
+"""Curves with the weights that interpolate a price between them."""
 
 
 def _cells(tokens: tuple[int, ...]) -> np.ndarray:
@@ -145,7 +177,7 @@ def _bracket(levels: list[int], value: float) -> list[tuple[int, float]]:
         return [(0, 1.0)]
     if value >= levels[-1]:
         return [(len(levels) - 1, 1.0)]
-    right = next(index for index, level in enumerate(levels) if level >= value)
+    right = bisect_left(levels, value)
     if levels[right] == value:
         return [(right, 1.0)]
     share = (value - levels[right - 1]) / (levels[right] - levels[right - 1])
@@ -184,7 +216,7 @@ class CostModel:
             )
         self.table = table
         self.online = online
-        self._tiers = np.array(tiers, dtype=np.int64)
+        self.set_tiers(tiers)
         self._scale = 0.0
         self._refreshed = 0
         self._levels: list[int] = []
@@ -198,6 +230,8 @@ class CostModel:
             self._contexts[-1].append(curve.context)
             self._curves[-1].append(_Curve.of(curve))
         self._usable, self._why = _priced(table)
+        # Prices of drafting by requests: few numbers of requests are ever served.
+        self._drafting: dict[int, float] = {}
         # What a rebase made of the table's own times.
         self._level = 1.0
         self._bound = LOG_BOUND
@@ -229,6 +263,7 @@ class CostModel:
     def set_tiers(self, tiers: tuple[int, ...]) -> None:
         """Price at these tiers from now on, for instance after a size failed to capture."""
         self._tiers = np.array(tiers, dtype=np.int64)
+        self._sizes = self._tiers.tolist()
 
     def seconds(self, tokens: np.ndarray | int, requests: int, context: float) -> np.ndarray:
         """Return whole-step seconds, float64 of the shape of ``tokens``, at mean KV length ``context``.
@@ -248,17 +283,15 @@ class CostModel:
             total += weight * np.interp(executed, curve.xs, curve.ys)
         return total * math.exp(self._scale)
 
-    def _measured_seconds(self, executed: int, requests: int, context: float) -> float:
-        """Return the price before any correction."""
-        corners = self._corners(requests, context)
-        return sum(weight * float(np.interp(executed, curve.xs, curve.measured)) for curve, weight in corners)
-
     def draft_seconds(self, requests: int) -> float:
         """Return the seconds of drafting for ``requests``, 0.0 where the table does not price it apart."""
         if self.table is None or not self.table.draft:
             return 0.0
-        counts, seconds = zip(*self.table.draft, strict=True)
-        return float(np.interp(requests, counts, seconds)) * self._level
+        price = self._drafting.get(requests)
+        if price is None:
+            counts, seconds = zip(*self.table.draft, strict=True)
+            price = self._drafting[requests] = float(np.interp(requests, counts, seconds))
+        return price * self._level
 
     @property
     def rejected_seconds(self) -> float:
@@ -280,22 +313,28 @@ class CostModel:
         """
         if not (self.online and self.table is not None and math.isfinite(seconds) and seconds > 0):
             return False
-        executed = executed_tokens(np.array([tokens], dtype=np.int64), self._tiers)
-        measured = self._measured_seconds(int(executed[0]), requests, context)
+        executed = float(self._executed(tokens))
+        corners = self._corners(requests, context)
+        measured = sum(weight * curve.at(executed, curve.measured) for curve, weight in corners)
         error = math.log(seconds / measured)
         self._judge(error, math.log(whole / (measured + self.draft_seconds(requests))) if whole else error)
-        predicted = float(self.executed_seconds(executed, requests, context)[0])
-        error = math.log(seconds / predicted)
+        predicted = sum(weight * curve.at(executed, curve.ys) for curve, weight in corners)
+        error = math.log(seconds / (predicted * math.exp(self._scale)))
         bounded = max(-STEP_LIMIT, min(STEP_LIMIT, error))
         rate = max(COMMON_RATE, 1.0 / (self._refreshed + TABLE_VISITS))
         self._scale = max(-self._bound, min(self._bound, self._scale + rate * bounded))
         self._refreshed += 1
-        for curve, weight in self._corners(requests, context):
-            curve.correct(float(executed[0]), error, weight)
-        self._keep_bounds(requests, context)
+        for curve, weight in corners:
+            curve.correct(executed, error, weight)
+        self._keep_bounds(corners)
         if not self._usable:
-            self._revive(requests, context)
+            self._revive(corners)
         return True
+
+    def _executed(self, tokens: int) -> int:
+        """Return what executes for one batch, as ``executed_tokens`` does."""
+        index = bisect_left(self._sizes, tokens)
+        return self._sizes[index] if index < len(self._sizes) else tokens
 
     def _judge(self, error: float, whole: float) -> None:
         """Count a step's log error against the measured price for or against the table.
@@ -322,24 +361,24 @@ class CostModel:
         self._strays, self.strayed = 0, False
         self._faster.clear()
 
-    def _revive(self, requests: int, context: float) -> None:
+    def _revive(self, corners: Corners) -> None:
         """Price steps from now on where corrections have told the sizes of a flat table apart."""
-        spread = max(curve.spread() for curve, _ in self._corners(requests, context))
+        spread = max(curve.spread() for curve, _ in corners)
         if spread >= REVIVED_SPREAD:
             self._usable = True
             self._why = f"the cost table is flat, and served steps are {spread:.0%} apart"
 
-    def _keep_bounds(self, requests: int, context: float) -> None:
-        touched = {id(curve) for curve, _ in self._corners(requests, context)}
+    def _keep_bounds(self, corners: Corners) -> None:
+        touched = [curve for curve, _ in corners]
         low, high = -self._bound - self._scale, self._bound - self._scale
-        for curve in (curve for row in self._curves for curve in row):
-            outside = curve.local.min() < low or curve.local.max() > high
-            if outside:
-                np.clip(curve.local, low, high, out=curve.local)
-            if outside or id(curve) in touched:
-                curve.rebuild()
+        for row in self._curves:
+            for curve in row:
+                if curve.clip(low, high) and not any(curve is one for one in touched):
+                    curve.rebuild()
+        for curve in touched:
+            curve.rebuild()
 
-    def _corners(self, requests: int, context: float) -> list[tuple[_Curve, float]]:
+    def _corners(self, requests: int, context: float) -> Corners:
         if not self._levels:
             raise CostTableError(
                 "a step cannot be priced without a cost table",

@@ -133,9 +133,7 @@ class LiveConfidences:
             return self._aligned[:rows].fill_(1.0), False
         slots, generations = self._rows
         count = state.requests
-        if len(slots) == count and bool(
-            (slots == state.slots).all() and (generations == state.generations).all()
-        ):
+        if same_requests(slots, generations, state):
             return self._live[:rows], True
         source = lookup(slots, generations, state)
         missing = source < 0
@@ -150,6 +148,13 @@ class LiveConfidences:
         self._generations[slots] = generations
         for slot in slots[(known != generations) & (known >= 0)].tolist():
             containment.forget(self._signal, slot)
+
+
+def same_requests(slots: np.ndarray, generations: np.ndarray, state: StepState) -> bool:
+    """Return whether the published rows are the requests of ``state``, in its order: the usual case."""
+    return len(slots) == state.requests and bool(
+        (slots == state.slots).all() and (generations == state.generations).all()
+    )
 
 
 def lookup(slots: np.ndarray, generations: np.ndarray, state: StepState) -> np.ndarray:

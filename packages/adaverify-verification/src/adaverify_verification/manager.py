@@ -30,7 +30,7 @@ from adaverify_verification.captured import CapturedSteps
 from adaverify_verification.cost_model import CostModel
 from adaverify_verification.decision import Choice, Decider
 from adaverify_verification.ledger import Entry, Ledger
-from adaverify_verification.live import LiveConfidences, lookup, oddity
+from adaverify_verification.live import LiveConfidences, lookup, oddity, same_requests
 from adaverify_verification.lossless import effective_seen, require_lossless, verdict
 from adaverify_verification.options import ManagerOptions
 from adaverify_verification.outcomes import misfits_of, require_kinds, verification_seconds
@@ -276,6 +276,9 @@ class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
         if odd is not None:
             self._note(entry, odd)
         lag = state.step - snapshot.step
+        if same_requests(snapshot.slots, snapshot.generations, state):
+            entry.foreseen = True
+            return scores(snapshot.confidences), lag
         row = lookup(snapshot.slots, snapshot.generations, state)
         known = row >= 0
         entry.foreseen = bool(known.all())
