@@ -100,7 +100,7 @@ def _counts(values: object) -> list[int] | None:
 
 def is_step(step: object) -> bool:
     """Return whether ``step`` is a step number: an int that fits 64 bits and is not negative."""
-    return (type(step) is int or isinstance(step, np.integer)) and 0 <= step <= _LARGEST_STEP
+    return (type(step) is int or isinstance(step, np.integer)) and bool(0 <= step <= _LARGEST_STEP)
 
 
 def require_note(step: object, name: object) -> None:
