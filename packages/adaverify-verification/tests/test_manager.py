@@ -8,6 +8,7 @@ import torch
 
 from adaverify_contracts import (
     BudgetReads,
+    ClosedError,
     DescriptorError,
     LayoutError,
     LosslessError,
@@ -394,11 +395,47 @@ def test_the_hooks_register_the_built_ins():
 
 
 def test_closing_releases_the_relay(build):
-    """Nothing is readable afterwards."""
+    """Nothing is published, planned or assigned afterwards; an outcome under way is still taken, once."""
     manager = build.manager(build.table(steep, (1, 16), 128))
-    build.loop(manager, steep).serve(HALF)
+    loop = build.loop(manager, steep)
+    loop.serve(HALF)
+    state = build.state(9, 4)
+    plan = manager.plan(state)
+    counts = torch.full((4,), 7, dtype=torch.int32)
     manager.close()
-    assert manager.plan(build.state(9, 4)).lag is None
+    manager.close()
+    for call in (
+        lambda: manager.publish(10, state.slots, state.generations, build.logits(HALF)),
+        lambda: manager.plan(state),
+        lambda: manager.assign(plan, counts, counts, plan.tokens),
+        lambda: manager.apply(state, manager.export(plan)),
+        lambda: manager.agree(state, plan, [1]),
+        lambda: manager.begin_publish(10, state.slots, state.generations),
+        lambda: manager.assign_captured(4, 8, counts, counts, counts[:1]),
+    ):
+        with pytest.raises(ClosedError, match="used after close") as caught:
+            call()
+        assert caught.value.remedy
+    admitted = np.full(4, plan.budget // 4)
+    admitted[: plan.budget % 4] += 1
+    zeros = np.zeros(4, dtype=np.int64)
+    false = np.zeros(4, dtype=bool)
+    outcome = StepOutcome(
+        9,
+        state.slots,
+        state.generations,
+        state.scheduled,
+        admitted,
+        zeros,
+        np.zeros((4, 7), dtype=np.float32),
+        false,
+        false,
+        4,
+        None,
+    )
+    assert manager.observe(outcome, plan, "x").fallbacks == ()
+    with pytest.raises(ClosedError):
+        manager.observe(outcome, plan, "x")
 
 
 def test_a_one_point_table_is_flat():

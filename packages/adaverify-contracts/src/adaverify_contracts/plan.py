@@ -74,6 +74,8 @@ class StepState:
     kv_tokens: int = 0
     sampled: bool = False
     chunk_limit: int | None = None
+    # Summed once: a plan asks for it many times.
+    _total: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("slots", "generations", "scheduled"):
@@ -83,6 +85,7 @@ class StepState:
         )
         for name in ("step", "emitting", "other_tokens", "kv_tokens"):
             _host.count("StepState", name, getattr(self, name))
+        _host.flag("StepState", "sampled", self.sampled)
         _host.slots("StepState", self.slots)
         if self.emitting > self.certain_tokens:
             raise PlanError(
@@ -106,6 +109,12 @@ class StepState:
                 allowed="None or an int >= 1",
                 remedy="pass None when logits are not chunked",
             )
+        object.__setattr__(self, "_total", int(self.scheduled.sum()))
+
+    @property
+    def total_scheduled(self) -> int:
+        """Scheduled drafts of all requests, as they were when this state was made."""
+        return self._total
 
     @property
     def requests(self) -> int:
@@ -120,7 +129,7 @@ class StepState:
     @property
     def max_budget(self) -> int:
         """N = max(0, min(scheduled drafts, chunk limit - R)): the largest budget this step can run."""
-        total = int(self.scheduled.sum())
+        total = self._total
         if self.chunk_limit is not None:
             total = min(total, self.chunk_limit - self.requests)
         return max(0, total)
@@ -227,7 +236,7 @@ class StepOutcome:
             "StepOutcome", {name: getattr(self, name) for name in (*_COUNTS, "scores", "learn", "sampled")}
         )
         _host.count("StepOutcome", "step", self.step)
-        _host.count("StepOutcome", "emitted", self.emitted)
+        _host.count("StepOutcome", "emitted", self.emitted, int(self.accepted.sum()) + _host.MOST_REQUESTS)
         _host.slots("StepOutcome", self.slots)
         if self.seconds is not None and not _is_duration(self.seconds):
             raise PlanError(
@@ -244,7 +253,8 @@ class StepOutcome:
                 remedy="report the scores of the drafts that this step scheduled",
             )
         for low, high in (("accepted", "admitted"), ("admitted", "drafted")):
-            if (getattr(self, low) > getattr(self, high)).any() or (getattr(self, low) < 0).any():
+            counts = getattr(self, low)
+            if len(counts) and (counts.min() < 0 or (counts > getattr(self, high)).any()):
                 raise PlanError(
                     f"StepOutcome.{low} is not within 0 .. {high}",
                     arrived={low: getattr(self, low).tolist(), high: getattr(self, high).tolist()},

@@ -26,6 +26,7 @@ from adaverify_contracts import (
 )
 from adaverify_graphs import GraphMode, resolve_mode
 from adaverify_runtime.allocation import allocating, require_memory, table_bytes
+from adaverify_runtime.argument_checks import require_arguments, require_ground
 from adaverify_runtime.backends import BackendSelection, select_backend
 from adaverify_runtime.capture import AssignLive, GraphedSteps
 from adaverify_runtime.loading import load_plugins
@@ -93,11 +94,12 @@ def prepare(
     Raises:
         SettingsError, PluginError, CapabilityError: as ``read_settings``, ``load_plugins`` and ``probe`` do.
     """
-    settings = settings or read_settings()
+    require_ground(settings, plugins, capability)
+    settings = read_settings() if settings is None else settings
     mode = settings.planner.mode if mode is None else mode
     if mode not in get_args(Mode):
         raise SettingsError({"ADAVERIFY_PLANNER_MODE": (mode, "none, fixed or adaptive")})
-    plugins = plugins or load_plugins(settings)
+    plugins = load_plugins(settings) if plugins is None else plugins
     where = resolve_device(settings.device.name if device is None else device)
     if capability is None:
         probes = [entry.descriptor for entry in plugins.probes()]
@@ -116,7 +118,7 @@ def resolve_device(name: str | torch.device) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         return torch.device(name)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         problem = "the run device has no name that torch knows"
         allowed = "auto, cpu, cuda or cuda:N"
         raise CapabilityError(problem, arrived=name, allowed=allowed, remedy="correct the name") from error
@@ -151,14 +153,17 @@ def assemble(
             setting ``ADAVERIFY_PATHS_ROW_COSTS`` when None. A file must have been measured on this device.
 
     Raises:
-        SettingsError: a setting is wrong.
+        SettingsError: a setting is wrong, or ``settings`` is no ``Settings``.
+        DescriptorError: ``drafter`` is no ``DrafterDescriptor``.
         PluginError: a plugin breaks its contract, or a named one cannot be used.
         CapabilityError: the device cannot be probed, or a named backend does not fit.
         NoStrategyError: no decode strategy fits, or the named one does not; carries all reasons.
-        CostTableError: the row-cost file cannot be read, or was measured on another setup.
+        CostTableError: ``cost_table`` is none, or the row-cost file cannot be read or was measured on another
+            setup.
         LosslessError: signal, policy and drafter are unsafe together and the setting is ``refuse``.
-        LimitsError: the buffers do not fit the device; names them and their bytes.
+        LimitsError: ``limits`` are none, or the buffers do not fit the device; names them and their bytes.
     """
+    require_arguments(limits, drafter, cost_table, strategy, row_costs)
     ground = prepare(device=device, mode=mode, settings=settings, plugins=plugins, capability=capability)
     settings, named = ground.settings, strategy or ground.settings.device.strategy
     backends = select_backend(ground.plugins, ground.capability, settings.graphs.backend)

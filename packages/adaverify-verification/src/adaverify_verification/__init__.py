@@ -2,6 +2,7 @@
 
 from adaverify_verification.assignment import Assigner, Assignment
 from adaverify_verification.candidates import admit
+from adaverify_verification.contention import ContentionWatch
 from adaverify_verification.cost_model import CostModel
 from adaverify_verification.cost_table import CostCurve, CostTable
 from adaverify_verification.digest import agree, apply_plan, common_tier, export_plan
@@ -28,6 +29,7 @@ __all__ = [
     "OPTIMISTIC",
     "Assigner",
     "Assignment",
+    "ContentionWatch",
     "CostCurve",
     "CostModel",
     "CostTable",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 
@@ -19,6 +21,7 @@ class CapturedSteps:
 
     _live: LiveConfidences
     _assigner: Assigner
+    _require_open: Callable[[], None]
 
     def capture_live(self, scores: torch.Tensor, slots: torch.Tensor, entry: torch.Tensor) -> torch.Tensor:
         """Turn scores into live confidences and store them in the relay's ring. Device work only; capturable.
@@ -37,6 +40,7 @@ class CapturedSteps:
             LayoutError: the tensors do not fit the limits.
             CapabilityError: the ring cannot be written by a kernel here.
         """
+        self._require_open()
         return self._live.capture_live(scores, slots, entry)
 
     def begin_publish(self, step: int, slots: np.ndarray, generations: np.ndarray) -> int:
@@ -54,8 +58,10 @@ class CapturedSteps:
             The index for the device scalar ``entry``; that of the relay's bin when nothing is published.
 
         Raises:
-            LayoutError: the lengths do not fit the limits.
+            LayoutError: the lengths do not fit the limits, or the step is no step number.
+            ClosedError: the manager is closed.
         """
+        self._require_open()
         return self._live.begin_publish(step, slots, generations)
 
     def end_publish(self) -> None:
@@ -89,4 +95,5 @@ class CapturedSteps:
         Raises:
             LayoutError: the tensors do not fit the limits.
         """
+        self._require_open()
         return self._assigner.assign(self._live.rows(requests), scheduled, kv_lens, budget, padded_tokens)

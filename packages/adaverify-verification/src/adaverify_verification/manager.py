@@ -12,6 +12,7 @@ import torch
 
 from adaverify_contracts import (
     BudgetReads,
+    ClosedError,
     Limits,
     Plan,
     PlanError,
@@ -28,12 +29,12 @@ from adaverify_verification.assignment import Assigner, Assignment
 from adaverify_verification.captured import CapturedSteps
 from adaverify_verification.cost_model import CostModel
 from adaverify_verification.decision import Choice, Decider
-from adaverify_verification.digest import agree, apply_plan, export_plan
 from adaverify_verification.ledger import Entry, Ledger
-from adaverify_verification.live import LiveConfidences, lookup, oddity
+from adaverify_verification.live import LiveConfidences, lookup, oddity, same_requests
 from adaverify_verification.lossless import effective_seen, require_lossless, verdict
 from adaverify_verification.options import ManagerOptions
 from adaverify_verification.outcomes import misfits_of, require_kinds, verification_seconds
+from adaverify_verification.parts import require_note, require_parts, tier_counts
 from adaverify_verification.planner import (
     NO_TIERS,
     Prospects,
@@ -46,13 +47,15 @@ from adaverify_verification.planner import (
 )
 from adaverify_verification.policies import AchievedRate
 from adaverify_verification.quantise import SCORE_MAX, scores
+from adaverify_verification.ranks import AgreedSteps
 from adaverify_verification.records import write_record
 from adaverify_verification.relay import Relay, make_relay
+from adaverify_verification.retrial import RetriedPrices
 
 _LOG = logging.getLogger(__name__)
 
 
-class VerificationManager(CapturedSteps):
+class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
     """Decides each step how many draft tokens to verify and which, and learns from what happened.
 
     ``publish``, ``plan`` and ``assign`` are the decode path: they read no device value, wait for nothing and
@@ -72,6 +75,7 @@ class VerificationManager(CapturedSteps):
         relay: carries confidences to the host; one of the default depth when None.
 
     Raises:
+        DescriptorError: a part has the wrong type.
         PlanError: tiers are not rising positive counts.
         LosslessError: the pair could change what sampled requests emit and ``options.lossless`` is
         ``refuse``.
@@ -92,6 +96,18 @@ class VerificationManager(CapturedSteps):
         assign_backend: str = "torch",
         relay: Relay | None = None,
     ) -> None:
+        require_parts(
+            assign_backend,
+            relay,
+            limits=limits,
+            signal=signal,
+            policy=policy,
+            cost=cost,
+            options=options,
+            drafter_seen=drafter_seen,
+            drafter_deterministic=drafter_deterministic,
+        )
+        self._closed = False
         self.limits = limits
         self.options = options
         self.cost = cost
@@ -150,14 +166,7 @@ class VerificationManager(CapturedSteps):
         Raises:
             PlanError: they are not rising positive counts.
         """
-        counts = [int(tier) for tier in tiers]
-        if counts != sorted(set(counts)) or (counts and counts[0] < 1):
-            raise PlanError(
-                "tiers are not rising positive token counts",
-                arrived=tuple(tiers),
-                allowed="strictly rising ints >= 1, or none in eager mode",
-                remedy="sort them and drop duplicates",
-            )
+        counts = tier_counts(tiers)
         self._tiers = np.array(counts, dtype=np.int64)
         self.cost.set_tiers(tuple(counts))
 
@@ -172,7 +181,9 @@ class VerificationManager(CapturedSteps):
 
         Raises:
             LayoutError: the shapes do not fit the limits.
+            ClosedError: the manager is closed.
         """
+        self._require_open()
         self._live.publish(step, slots, generations, scores)
 
     def plan(self, state: StepState) -> Plan:
@@ -180,7 +191,9 @@ class VerificationManager(CapturedSteps):
 
         Raises:
             PlanError: the state does not fit the limits.
+            ClosedError: the manager is closed.
         """
+        self._require_open()
         check_fits(state, self.limits)
         entry = Entry(state, creditable=state.other_tokens == 0 or self.options.mixed_tiers)
         self._ledger.open(state.step, entry)
@@ -197,6 +210,8 @@ class VerificationManager(CapturedSteps):
                 choice = self._choose(state, prospects, tiered=len(tiers) > 0)
             except containment.PluginFault as fault:
                 choice = self._faulted(entry, fault, len(prospects.budgets) - 1)
+        elif choice.kind is PlanState.UNPRICED and self._retries(state):
+            prospects, choice = self._retried(state, quantised, tiers, choice)
         else:
             prospects = survey(state, quantised, self.cost, tiers, budgets=only(state.max_budget))
         entry.probe = choice.probe
@@ -210,6 +225,7 @@ class VerificationManager(CapturedSteps):
             draft_seconds=self.cost.draft_seconds(state.requests),
             tiered=tiered,
             guarded=self._budget_is_history or not state.sampled,
+            untried=lambda executed: self._untried(state, executed),
         )
 
     def _forced(self, state: StepState, entry: Entry) -> Choice | None:
@@ -260,6 +276,9 @@ class VerificationManager(CapturedSteps):
         if odd is not None:
             self._note(entry, odd)
         lag = state.step - snapshot.step
+        if same_requests(snapshot.slots, snapshot.generations, state):
+            entry.foreseen = True
+            return scores(snapshot.confidences), lag
         row = lookup(snapshot.slots, snapshot.generations, state)
         known = row >= 0
         entry.foreseen = bool(known.all())
@@ -281,12 +300,14 @@ class VerificationManager(CapturedSteps):
         Raises:
             PlanError: the plan is not one this manager made or applied lately.
             LayoutError: the tensors do not fit the limits.
+            ClosedError: the manager is closed.
         """
-        entry = self._ledger.get(plan.step)
+        self._require_open()
+        entry = self._ledger.get(plan.step) if isinstance(plan, Plan) else None
         if entry is None:
             raise PlanError(
                 "the plan to assign is not open",
-                arrived=plan.step,
+                arrived=getattr(plan, "step", plan),
                 allowed="a step that plan() or apply() returned and observe() has not closed",
                 remedy="plan, assign and observe each step once, in this order",
             )
@@ -304,9 +325,12 @@ class VerificationManager(CapturedSteps):
 
         Raises:
             PlanError: ``outcome`` or ``plan`` is no such value; nothing is learnt or counted then.
+            ClosedError: the manager is closed, and the step was not under way when it was.
         """
         require_kinds(outcome, plan)
         entry = self._ledger.close(outcome.step)
+        if entry is None:
+            self._require_open()
         notes = [] if entry is None else entry.notes
         misfits = misfits_of(outcome, plan, None if entry is None else entry.state)
         named = list(misfits)
@@ -336,62 +360,34 @@ class VerificationManager(CapturedSteps):
         if self.options.online and entry.creditable and outcome.seconds is not None and plan.requests:
             seconds = verification_seconds(outcome, outcome.seconds, plan, self.cost)
             strayed = self.cost.strayed
-            self.cost.refresh(plan.tier, plan.requests, context_of(entry.state), seconds)
+            self.cost.refresh(plan.tier, plan.requests, context_of(entry.state), seconds, outcome.seconds)
             if self.cost.strayed != strayed:
                 self._note(entry, "table-agrees-again" if strayed else "table-left-bounds")
                 change = "planned again" if strayed else "full"
                 _LOG.warning("mode %s: budgets are %s: %s", self.mode, change, self.cost.reason)
 
-    def draft_next(self, requests: int, kv_tokens: int) -> tuple[bool, str]:
-        """Return whether the next step should draft at all, and why; for engines that can skip drafting.
-
-        Args:
-            requests: decode requests of the next step.
-            kv_tokens: sum of their KV lengths.
-        """
-        if self.options.mode != "adaptive":
-            return self.options.mode == "fixed", f"mode is {self.options.mode}"
-        draft = self.cost.draft_seconds(requests)
-        if not self.cost.priced or draft <= 0 or not requests:
-            return self._decider.arm.decide(0.0, 0.0)
-        bare = float(self.cost.seconds(requests, requests, kv_tokens / requests))
-        return self._decider.arm.decide(draft, bare)
-
-    def export(self, plan: Plan) -> tuple[int, ...]:
-        """Return the plan as integers, for rank 0 to broadcast."""
-        return export_plan(plan)
-
-    def apply(self, state: StepState, integers: Sequence[int]) -> Plan:
-        """Return and open rank 0's plan in place of one of our own.
+    def note(self, step: int, name: str) -> None:
+        """Count a fallback of the caller's own by name, a drafter's for instance, and record it.
 
         Raises:
-            PlanError: the integers are no plan or belong to another step or batch.
+            PlanError: the step is no step number, or the name is none.
         """
-        check_fits(state, self.limits)
-        plan = apply_plan(state, integers)
-        self._ledger.open(state.step, Entry(state, creditable=state.other_tokens == 0))
-        return plan
-
-    def agree(self, state: StepState, plan: Plan, digests: Sequence[int]) -> Plan:
-        """Return ``plan`` when all ranks' digests are equal, else a counted plan that verifies everything."""
-        if agree((*digests, plan.digest)):
-            return plan
-        entry = Entry(state, creditable=state.other_tokens == 0)
-        self._note(entry, "ranks-disagree")
-        self._ledger.open(state.step, entry)
-        optimistic = np.full((state.requests, self.limits.draft_tokens), SCORE_MAX, dtype=np.int32)
-        tiers = self._tiers_for(state)
-        prospects = survey(state, optimistic, self.cost, tiers, budgets=only(state.max_budget))
-        reason = "ranks planned differently: everything is verified"
-        return write_plan(state, prospects, 0, kind=PlanState.FULL, reason=reason, lag=None)
-
-    def note(self, step: int, name: str) -> None:
-        """Count a fallback of the caller's own by name, a drafter's for instance, and record it."""
+        require_note(step, name)
         self._note(self._ledger.get(step), name)
 
     def close(self) -> None:
-        """Release the relay."""
+        """Release the relay. Outcomes of steps under way are still taken, and nothing else."""
+        self._closed = True
         self._relay.close()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise ClosedError(
+                "the verification manager was used after close()",
+                arrived="a closed manager",
+                allowed="a manager that was not closed",
+                remedy="close it after the last step, or make another",
+            )
 
     def _note(self, entry: Entry | None, name: str) -> None:
         self._counts[name] += 1

@@ -132,7 +132,7 @@ def why_idle(state: StepState) -> str:
     """Return why a step of budget 0 has nothing to verify."""
     if not state.requests:
         return "no decode requests"
-    if not state.scheduled.any():
+    if not state.total_scheduled:
         return "no drafts were scheduled"
     return f"a logits chunk of {state.chunk_limit} rows has no room beyond {state.requests} requests"
 
@@ -168,7 +168,7 @@ def write_plan(
     budget = int(prospects.budgets[index])
     tier = int(prospects.executed[index])
     seconds = prospects.seconds
-    scheduled = int(state.scheduled.sum())
+    scheduled = state.total_scheduled
     uniform = uniform_query_len(state, budget)
     return Plan(
         step=state.step,

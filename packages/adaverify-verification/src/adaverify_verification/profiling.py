@@ -10,6 +10,7 @@ import numpy as np
 
 from adaverify_contracts import CostTableError, Limits
 from adaverify_verification.candidates import executed_tokens
+from adaverify_verification.contention import ContentionWatch
 from adaverify_verification.cost_table import CostTable
 from adaverify_verification.disturbance import (
     RETRIES,
@@ -121,6 +122,7 @@ def profile_cost(
     *,
     measure_draft: Callable[[int], float] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    watch: ContentionWatch | None = None,
 ) -> CostTable:
     """Return a measured table.
 
@@ -130,9 +132,9 @@ def profile_cost(
     adds time, so the error has one sign, and a plain median is wrong once half of the rounds are disturbed,
     the faster half's only past three quarters. The minimum would take one lucky round for the price.
 
-    Shapes whose rounds do not agree, or that break the never-falling curve, are measured again a bounded
-    number of times (``disturbance``). Those that never agree are named in the table's ``disturbed``, shapes
-    with single slow rounds in its ``outliers``.
+    Shapes whose rounds do not agree, whose threads waited for a processor, or that break the never-falling
+    curve, are measured again a bounded number of times (``disturbance``). Those that never come to rest are
+    named in the table's ``disturbed``, shapes with single slow rounds in its ``outliers``.
 
     Args:
         measure: ``measure(tokens, requests, context)`` runs one whole step, padding to the executed size
@@ -142,6 +144,7 @@ def profile_cost(
         measure_draft: ``measure_draft(requests)`` returns seconds of drafting alone, where the engine can
             skip it; ``measure`` must then leave it out.
         progress: called as ``progress(done, total)`` after each recorded run.
+        watch: sees a neighbour that slows all rounds alike; what this system tells about waiting when None.
 
     Raises:
         CostTableError: a run returned something that is not a positive finite time; names the shape.
@@ -151,11 +154,14 @@ def profile_cost(
         for _ in range(grid.warmup):
             measure(*shape)
     samples: dict[Shape, list[float]] = {}
+    waited: dict[Shape, list[float]] = {}
+    watch = ContentionWatch() if watch is None else watch
     done, total = 0, len(shapes) * grid.repeats
 
     def timed(shape: Shape) -> float:
         nonlocal done
-        seconds = _seconds(measure(*shape), shape)
+        seconds, share = watch.around(lambda: _seconds(measure(*shape), shape))
+        waited.setdefault(shape, []).append(share)
         done += 1
         if progress is not None:
             progress(done, total)
@@ -168,7 +174,11 @@ def profile_cost(
 
     run_rounds(shapes, timed, grid.repeats, samples)
     unquiet = settle(
-        samples, again, lambda shape: (grid.executed(shape[0]), *shape[1:]), retries=grid.retries
+        samples,
+        again,
+        lambda shape: (grid.executed(shape[0]), *shape[1:]),
+        waited,
+        retries=grid.retries,
     )
     points = [
         (grid.executed(tokens), requests, context, faster_half(samples[tokens, requests, context]))
@@ -180,7 +190,7 @@ def profile_cost(
         points,
         draft=draft,
         noted=slow_rounds(samples),
-        disturbed=unquiet_words(unquiet, samples),
+        disturbed=unquiet_words(unquiet, samples, waited),
     )
 
 

@@ -84,18 +84,24 @@ def find_prices(session: Session, job: Job, course: Course, *, until: float) -> 
     """
     if not job.planned or session.options.draft_tokens == 0:
         return Prices(None, "none", "no cost table: nothing to plan")
-    if not job.measure:
-        return _unpriced("--no-measure", "leave --no-measure out")
     table, origin = stored_table(session)
+    if not job.measure:
+        if table is None:
+            return _unpriced("--no-measure", "leave --no-measure out")
+        return Prices(table, "stored", f"{origin}, not checked: --no-measure", kept=True)
     if table is None:
         return _measured(session, job, course, until, None, f"{origin}: measuring step times")
     course.stage("checking the cost table", until)
     check = check_stored(session, table)
-    if check.outcome != "distorted":
+    if not check.misfit:
         return _stored(table, origin, check)
     if session.settings.paths.cost_table is not None:
         note(f"{origin} is used because ADAVERIFY_PATHS_COST_TABLE names it, but {check.words()}")
-        return Prices(table, "stored", f"{origin}, which does not fit: {check.words()}", check, kept=True)
+        words = f"{origin}, which does not fit: {check.words()}"
+        if check.outcome == "outrun":
+            # Its times would be off by far more than serving may correct.
+            return Prices(table.scaled(check.factor), "stored", words, check)
+        return Prices(table, "stored", words, check, kept=True)
     why = f"the stored cost table is given up, {check.words()}: measuring step times anew"
     return _measured(session, job, course, until, check, why)
 

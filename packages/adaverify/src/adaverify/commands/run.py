@@ -73,7 +73,7 @@ def run(
         bool,
         typer.Option(
             "--measure/--no-measure",
-            help="Measure step times where no stored ones fit; without, adaptive verifies everything.",
+            help="Measure or check step times; without, a stored table is trusted, or nothing is trimmed.",
         ),
     ] = True,
     show: Annotated[int, typer.Option(min=0, help="Completions to print.")] = 1,
