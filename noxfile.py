@@ -135,8 +135,8 @@ def tests(session: nox.Session) -> None:
 def slow(session: nox.Session) -> None:
     """Run the tests marked slow of packages and plugins; those of the workspace run in the build session."""
     environment = Environment(session, "tests")
-    options = ["-m", f"slow and {NO_DEVICE}", "--ignore=integration_tests", *PARALLEL]
-    environment.run("-m", "pytest", *options, *session.posargs, env=ONE_THREAD)
+    options = ["-m", f"slow and {NO_DEVICE}", *PARALLEL]
+    environment.run("-m", "pytest", *options, *(session.posargs or paths("tests")), env=ONE_THREAD)
 
 
 @nox.session
