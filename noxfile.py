@@ -136,7 +136,7 @@ def slow(session: nox.Session) -> None:
     """Run the tests marked slow of packages and plugins; those of the workspace run in the build session."""
     environment = Environment(session, "tests")
     options = ["-m", f"slow and {NO_DEVICE}", *PARALLEL]
-    environment.run("-m", "pytest", *options, *(session.posargs or paths("tests")), env=ONE_THREAD)
+    environment.run("-m", "pytest", *options, *paths("tests"), *session.posargs, env=ONE_THREAD)
 
 
 @nox.session
