@@ -10,6 +10,9 @@ import textwrap
 import pytest
 from workspace import Distribution
 
+# Whichever test is first waits for the imports of every distribution, and beside others that takes minutes.
+pytestmark = pytest.mark.timeout(600)
+
 # What a library cannot be kept from reading while a class of ours is defined, and why.
 LIBRARY_READS = {
     "environment variable PYDANTIC_DISABLE_PLUGINS read": "pydantic looks for plugins for every model",
