@@ -26,7 +26,12 @@ PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
 DISTRIBUTIONS = workspace.discover(ROOT)
 STATE = ROOT / ".nox"
 # A device's tests run by request only, on the machine that has one.
-FAST = "not slow and not gpu and not sm90 and not sm100"
+NO_DEVICE = "not gpu and not sm90 and not sm100"
+# A file is one process's, so that what its tests share is made once. In the order they are found: sorted by
+# their number of tests, the few long ones would come last and the other process would wait for them.
+PARALLEL = ["--numprocesses", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
+# Beside another process, two threads of torch wait for each other most of the time.
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 NO_TESTS = 5
 
 __doc__ += "\n\nDistributions, found by folder: " + ", ".join(d.name for d in DISTRIBUTIONS) + "."
@@ -52,7 +57,7 @@ def paths(pattern: str) -> list[str]:
 
 
 class Environment:
-    """The environment of run, tests, types, docs and bench, with every distribution installed editable.
+    """The environment of run, tests, slow, types, docs and bench, with every distribution installed editable.
 
     Shared, because torch alone takes half a minute and a gigabyte; stamped, so that nothing installs twice.
     """
@@ -115,14 +120,23 @@ def tests(session: nox.Session) -> None:
     """Run the tests of packages, plugins and the workspace; arguments after `--` go to pytest.
 
     `--offline` among them is for this session: nothing is downloaded, and the real model's tests are left
-    out.
+    out. Two processes share the tests; `-n 0` keeps them in one, which a debugger needs.
     """
     environment = Environment(session, "tests")
     # Not pytest's own -m: a second one would replace the first, and with it the choice of devices.
     offline = "--offline" in session.posargs
     arguments = [argument for argument in session.posargs if argument != "--offline"]
-    markers = f"{FAST} and not network" if offline else FAST
-    environment.run("-m", "pytest", "-m", markers, "--benchmark-disable", *arguments)
+    markers = f"not slow and {NO_DEVICE}" + " and not network" * offline
+    options = ["-m", markers, "--benchmark-disable", *PARALLEL]
+    environment.run("-m", "pytest", *options, *arguments, env=ONE_THREAD)
+
+
+@nox.session(venv_backend="none", default=False)
+def slow(session: nox.Session) -> None:
+    """Run the tests marked slow of packages and plugins; those of the workspace run in the build session."""
+    environment = Environment(session, "tests")
+    options = ["-m", f"slow and {NO_DEVICE}", *PARALLEL]
+    environment.run("-m", "pytest", *options, *paths("tests"), *session.posargs, env=ONE_THREAD)
 
 
 @nox.session
