@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from adaverify_contracts import Capability, DraftBatch, EngineError, ModelGeometry, Plan, PlanState, StepState
+from adaverify_engine.drafters.reading import ReadingDrafter
 from adaverify_engine.engine import Engine
 from adaverify_engine.options import EngineOptions, Sampling
 from adaverify_engine.pipeline import DecodePipeline
@@ -185,8 +186,8 @@ class _Runner:
         plan, staged = self._stage(work, drafts, table)
         executor = self._engine.executor
         longest = context + 1 + self._engine.options.draft_tokens
-        logits = executor.forward(work, staged, plan, table, longest)
-        verdict, _ = executor.judge(logits, work.decode, drafts, staged)
+        passed = executor.forward(work, staged, plan, table, longest)
+        verdict, _ = executor.judge(passed.logits, work.decode, drafts, staged)
         verdict.accepted.tolist()
         return perf_counter() - begin
 
@@ -214,6 +215,8 @@ class _Runner:
         while self._drafting < requests:
             prompt = self._random.integers(0, self._ids, size=min(256, limits.max_model_len - 1))
             drafter.start(self._drafting, prompt.tolist())
+            if isinstance(drafter, ReadingDrafter):
+                drafter.place(self._drafting, _home_pages(self._engine.options, self._drafting))
             self._drafting += 1
         room = np.full(requests, limits.draft_tokens, dtype=np.int64)
         begin = perf_counter()
@@ -317,6 +320,13 @@ def _forced_plan(state: StepState, budget: int, tiers: tuple[int, ...] = ()) -> 
         lag=None,
         digest=0,
     )
+
+
+def _home_pages(options: EngineOptions, slot: int) -> np.ndarray:
+    """Return int32 [W]: pages in a run, as a slot's own usually are, within the pool."""
+    width = options.limits.table_width
+    pages = 1 + (slot * width + np.arange(width)) % (options.pool_pages - 1)
+    return pages.astype(np.int32)
 
 
 def _longest_context(options: EngineOptions) -> int:
