@@ -114,18 +114,20 @@ class TinyBlock:
         self.slots = (torch.randn(self.queries, 32, generator=random) * 0.5).to(device)
         self.bigrams = successors().to(device)
         self.calls: list[tuple[torch.Tensor, ...]] = []
+        self.temperatures: list[list[float]] = []
         self.remembers = True
 
     def bind(self, target, dtype):
         self.target, self.dtype = target, dtype
 
-    def block(self, features, tokens, positions, attend):
+    def block(self, features, tokens, positions, temperatures, attend):
         count, target = len(tokens), self.target
         rows = (features.float() @ self.mix)[:, None] + self.slots
         query = rows.reshape(count * self.queries, 2, 16).repeat(1, target.heads // 2, 1).to(self.dtype)
         seen = attend(1, query)
         if self.remembers:
             self.calls.append((features.clone(), tokens.clone(), positions.clone(), query, seen.clone()))
+            self.temperatures.append(temperatures.tolist())
         read = (rows + seen.float().reshape(count, self.queries, -1)[..., :32]) @ target.head
         token, drafts, scores = tokens, [], []
         for place in range(self.queries):

@@ -166,6 +166,10 @@ def test_sampled_requests_draw_the_same_tokens_whatever_is_drafted(make_engine, 
         engine = make_engine(mode, model=model, drafter=tiny.Block, replayed=replayed)
         assert [one.tokens for one in run(engine, prompts, sampling)] == [one.tokens for one in plain]
         assert engine.stats.accepted > 0
+        told = {heat for call in block_of(engine).temperatures for heat in call}
+        assert any(abs(heat - 0.7) < 1e-6 for heat in told), (
+            "scores are about the law that the drafts will meet"
+        )
 
 
 @pytest.mark.parametrize("replayed", [False, True])
@@ -270,7 +274,6 @@ def test_a_model_without_taps_is_refused(make_engine, tiny):
         ({"taps": (1, 3)}, "layers that the model"),
         ({"taps": (2, 1)}, "layers that the model"),
         ({"taps": ()}, "layers that the model"),
-        ({"queries": 7}, "another size"),
     ],
 )
 def test_a_drafter_that_does_not_fit_is_refused(make_engine, tiny, changes, words):
@@ -297,3 +300,22 @@ def test_its_drafting_is_priced(make_engine, tiny, replayed):
     assert engine.idle
     model = tiny.Decoder()
     require_oracle(tiny, model, [[1, 2, 3]], run(engine, [[1, 2, 3]], Sampling(max_tokens=10)), 10)
+
+
+@pytest.mark.parametrize("replayed", [False, True])
+def test_a_block_may_look_with_more_queries_than_a_step_has(make_engine, tiny, replayed):
+    """K = 2 of a block of 7: the target's attention would have room for 3 queries a request."""
+
+    class Wide(tiny.Block):
+        def __init__(self, limits, device):
+            super().__init__(tiny.options(draft_tokens=7).limits, device)
+
+        def block(self, *arguments):
+            drafts, scores = super().block(*arguments)
+            return drafts[:, :2], scores[:, :2]
+
+    model, prompts = tiny.Decoder(), tiny.prompts(5)
+    engine = make_engine("fixed", model=model, drafter=Wide, replayed=replayed, draft_tokens=2)
+    done = run(engine, prompts, Sampling(max_tokens=16))
+    require_oracle(tiny, model, prompts, done, 16)
+    assert require_reads(model, block_of(engine), prompts, extended(tiny, model, prompts, done)) > 10

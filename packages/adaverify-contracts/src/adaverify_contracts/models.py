@@ -238,8 +238,8 @@ class DrafterDescriptor:
         deterministic: True when drafts are a function of the prefix (then any trimming rule is lossless).
         factory: called once as ``factory(limits, device)``; a ``BlockDrafter`` is driven by the engine.
         target: name of the one model it was made for; None drafts for any.
-        obstacle: called as ``obstacle(limits)``; returns why the drafter cannot serve, such as weights that are
-            not there, and an empty string where it can. None where there is nothing to ask.
+        obstacle: called as ``obstacle(limits)``; returns why the drafter cannot serve, such as absent weights,
+            and an empty string where it can. None where there is nothing to ask.
     """
 
     name: str

@@ -53,7 +53,7 @@ class BlockDrafter(Protocol):
 
     @property
     def queries(self) -> int:
-        """Q, rows a request in its calls of ``attend``; at most K + 1."""
+        """Q, rows a request in its calls of ``attend``."""
         ...
 
     def bind(self, target: TappedModel, dtype: torch.dtype) -> None:
@@ -65,7 +65,12 @@ class BlockDrafter(Protocol):
         ...
 
     def block(
-        self, features: torch.Tensor, tokens: torch.Tensor, positions: torch.Tensor, attend: AttendContext
+        self,
+        features: torch.Tensor,
+        tokens: torch.Tensor,
+        positions: torch.Tensor,
+        temperatures: torch.Tensor,
+        attend: AttendContext,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return draft tokens int64 [R, K] and their raw scores float32 [R, K].
 
@@ -75,6 +80,8 @@ class BlockDrafter(Protocol):
             features: [R, len(taps) x hidden] of position ``positions`` - 1, the last one computed.
             tokens: int64 [R], the newest token, whose KV is not there yet.
             positions: int64 [R], its position: as many are cached. Padding rows hold 0 and any features.
+            temperatures: float32 [R], at which the target is sampled, 0 where it is greedy: a score may be
+                about either.
             attend: over positions 0 .. ``positions`` - 1.
         """
         ...

@@ -92,7 +92,7 @@ class Engine:
         self._scheduler = Scheduler(options)
         if isinstance(drafter, BlockDrafter):
             reads = verifier.manager.mode != "none" and options.draft_tokens > 0
-            drafter = ReadingDrafter(drafter, self._executor, self._scheduler.block_table, reads=reads)
+            drafter = ReadingDrafter(drafter, self._executor, reads=reads)
         self._reader = drafter if isinstance(drafter, ReadingDrafter) else None
         self._drafts = DraftSource(drafter, options, geometry.vocabulary)
         self._done: dict[int, Completion] = {}
@@ -224,6 +224,9 @@ class Engine:
             started = self._scheduler.admit()
         for request in started:
             self._drafts.start(request.slot, request.tokens)
+            if self._reader is not None:
+                pages = self._scheduler.block_table[request.slot]
+                self._reader.place(request.slot, pages, request.sampling.temperature)
         work = self._scheduler.work()
         if self._ahead is not None:
             replayed, launched = self._ahead.step(self._step, work, self.stats, clock)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from adaverify_contracts import BlockDrafter, EngineError, Limits, TappedModel, TargetModel
-from adaverify_engine.attention import ContextRows
+from adaverify_contracts import BlockDrafter, EngineError, TappedModel, TargetModel
+from adaverify_engine.attention import ContextRows, DecodeAttentionChoice
 from adaverify_engine.drafters.slots import SlotDrafter
 
 if TYPE_CHECKING:
@@ -25,27 +26,31 @@ class ReadingDrafter(SlotDrafter):
     Args:
         block: proposes; it is bound to the executor's model here.
         executor: has the model and the cache that are read.
-        pages: int32 [max_requests, W] on the host, block table by slot; read when a request starts.
         reads: False where nothing is drafted: then no pass of the model returns features.
 
     Raises:
         EngineError: the model shows no features, or the drafter does not fit it.
     """
 
-    def __init__(self, block: BlockDrafter, executor: Executor, pages: np.ndarray, *, reads: bool) -> None:
+    def __init__(self, block: BlockDrafter, executor: Executor, *, reads: bool) -> None:
         limits, cache = executor.options.limits, executor.cache
         super().__init__(limits, cache.data.device)
         target, slots = executor.model, limits.max_requests
-        block.bind(_checked(block, target, limits), cache.dtype)
+        block.bind(_checked(block, target), cache.dtype)
         taps = tuple(block.taps)
         executor.read(taps if reads else ())
-        self._block, self._attention, self._pages = block, executor.attention, pages
+        self._block, self._attention = block, executor.attention
+        if block.queries > limits.max_query_len:
+            # The target's attention has room for K + 1 queries a request.
+            wide = replace(limits, draft_tokens=block.queries - 1)
+            self._attention = DecodeAttentionChoice(target.geometry, wide, cache)
         self._highest, self._max_kv_len = target.geometry.vocabulary - 1, limits.max_kv_len
         self._context = ContextRows(slots, block.queries, self._device)
         # The row behind the last slot takes what padding rows write.
         shape = (slots + 1, len(taps) * target.geometry.hidden)
         self._features = torch.zeros(shape, dtype=cache.dtype, device=self._device)
         self._behind = slots
+        self._temperatures = torch.zeros(slots, dtype=torch.float32, device=self._device)
         self._tables = torch.zeros((slots, limits.table_width), dtype=torch.int32, device=self._device)
 
     @property
@@ -54,14 +59,14 @@ class ReadingDrafter(SlotDrafter):
         return self._features[: self._behind]
 
     def start(self, slot: int, prompt: Sequence[int]) -> None:
-        """Begin a request in ``slot``, which has its pages already; the features come with its prompt."""
+        """Begin a request in ``slot``; its features come with its prompt."""
         super().start(slot, prompt)
         self._features[slot].zero_()
-        self.place(slot, self._pages[slot])
 
-    def place(self, slot: int, pages: np.ndarray) -> None:
-        """Learn the pages int32 [W] of a slot."""
+    def place(self, slot: int, pages: np.ndarray, temperature: float = 0.0) -> None:
+        """Learn where the request in ``slot`` has its KV, pages int32 [W], and how it is sampled."""
         self._tables[slot].copy_(torch.from_numpy(pages), non_blocking=True)
+        self._temperatures[slot].fill_(temperature)
 
     def keep(self, slots: Sequence[int], features: torch.Tensor, rows: Sequence[int]) -> None:
         """Keep row ``rows[i]`` of ``features`` [N, F] for slot ``slots[i]``: its last computed position."""
@@ -94,11 +99,11 @@ class ReadingDrafter(SlotDrafter):
         context = torch.where(row_slot < 0, 0, state.length[slot] - 1).clamp(min=0)
         position = context.long()
         rows, start = self._context.over(context, self._tables[slot])
-        attend = self._attention.plan(
-            rows, start, queries=self._context.queries, max_kv_len=self._max_kv_len
-        )
+        attend = self._attention.plan(rows, start, queries=self._context.queries, max_kv_len=self._max_kv_len)
         newest = state.history[slot, position].long()
-        drafts, scores = self._block.block(self._features[slot], newest, position, attend)
+        drafts, scores = self._block.block(
+            self._features[slot], newest, position, self._temperatures[slot], attend
+        )
         to = self._targets(row_slot)
         # An id outside the vocabulary would be looked up by the target; a wrong one inside is refused there.
         self._drafts.index_copy_(0, to, drafts.clamp(0, self._highest).int())
@@ -110,7 +115,7 @@ class ReadingDrafter(SlotDrafter):
         return torch.where(row_slot < 0, self._behind, row_slot).long()
 
 
-def _checked(block: BlockDrafter, target: TargetModel, limits: Limits) -> TappedModel:
+def _checked(block: BlockDrafter, target: TargetModel) -> TappedModel:
     """Return the target, which can show what the drafter reads."""
     geometry, taps = target.geometry, tuple(block.taps)
     if not isinstance(target, TappedModel):
@@ -126,12 +131,5 @@ def _checked(block: BlockDrafter, target: TargetModel, limits: Limits) -> Tapped
             arrived=taps,
             allowed=f"rising numbers in 1 .. {geometry.layers}",
             remedy="use the drafter with the model it was made for",
-        )
-    if limits.draft_tokens and not 1 <= block.queries <= limits.max_query_len:
-        raise EngineError(
-            "the drafter's block has another size than a step can hold",
-            arrived=f"{block.queries} queries a request",
-            allowed=f"1 .. K + 1 = {limits.max_query_len}",
-            remedy="make the drafter for the limits of the engine",
         )
     return target
