@@ -238,8 +238,8 @@ class DrafterDescriptor:
         deterministic: True when drafts are a function of the prefix (then any trimming rule is lossless).
         factory: called once as ``factory(limits, device)``; a ``BlockDrafter`` is driven by the engine.
         target: name of the one model it was made for; None drafts for any.
-        obstacle: called as ``obstacle(limits)``; returns why the drafter cannot serve, such as absent weights,
-            and an empty string where it can. None where there is nothing to ask.
+        obstacle: called as ``obstacle(K)``; returns why the drafter cannot draft K tokens, such as weights
+            that are not there; an empty string where it can. None where there is nothing to ask.
     """
 
     name: str
@@ -247,7 +247,7 @@ class DrafterDescriptor:
     deterministic: bool
     factory: Callable[[Limits, torch.device], Drafter | BlockDrafter] = field(repr=False)
     target: str | None = None
-    obstacle: Callable[[Limits], str] | None = field(default=None, repr=False)
+    obstacle: Callable[[int], str] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         _check.name("DrafterDescriptor", self.name)
@@ -259,6 +259,6 @@ class DrafterDescriptor:
         if self.obstacle is not None:
             _check.callable_field("DrafterDescriptor", "obstacle", self.obstacle)
 
-    def refusal(self, limits: Limits) -> str:
-        """Return why the drafter cannot serve ``limits`` here, an empty string where it can."""
-        return "" if self.obstacle is None else self.obstacle(limits)
+    def refusal(self, draft_tokens: int) -> str:
+        """Return why the drafter cannot draft K tokens here, an empty string where it can."""
+        return "" if self.obstacle is None else self.obstacle(draft_tokens)

