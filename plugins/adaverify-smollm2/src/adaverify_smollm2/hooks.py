@@ -10,7 +10,6 @@ from adaverify_contracts import (
     DrafterDescriptor,
     Limits,
     ModelDescriptor,
-    ModelFileError,
     Seen,
     hookimpl,
 )
@@ -22,35 +21,22 @@ if TYPE_CHECKING:
 
 BLOCK = 7
 """Draft tokens that the block drafter was trained for."""
-_ABSENT = "its weights are not in the installed adaverify-smollm2"
 
 
 def _block(limits: Limits, device: torch.device) -> BlockDrafter:
-    """Return the block drafter.
-
-    Raises:
-        ModelFileError: the weights are not there.
-    """
+    """Return the block drafter; its weights are read when it is bound to the model."""
     from adaverify_smollm2.drafter.block import SmolBlockDrafter
-    from adaverify_smollm2.drafter.weights import find_weights
 
-    path = find_weights()
-    if path is None:
-        raise ModelFileError(
-            f"the drafter smollm2-block cannot be used: {_ABSENT}",
-            allowed="a distribution built with the weights",
-            remedy="install adaverify-smollm2 from a release, train them, or choose the drafter n-gram",
-        )
-    return SmolBlockDrafter(limits, device, path)
+    return SmolBlockDrafter(limits, device)
 
 
 def _obstacle(draft_tokens: int) -> str:
     """Return why the block drafter cannot draft K tokens, an empty string where it can."""
-    from adaverify_smollm2.drafter.weights import find_weights
+    from adaverify_smollm2.drafter import weights_present
 
     if draft_tokens > BLOCK:
         return f"it drafts at most {BLOCK} tokens, and K is {draft_tokens}"
-    return "" if find_weights() is not None else _ABSENT
+    return "" if weights_present() else "its weights are not in the installed adaverify-smollm2"
 
 
 @hookimpl

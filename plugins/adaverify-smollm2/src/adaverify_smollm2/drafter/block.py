@@ -10,7 +10,7 @@ import torch
 from adaverify_contracts import AttendContext, EngineError, Limits, TappedModel
 from adaverify_smollm2.drafter.model import BlockDrafterModel
 from adaverify_smollm2.drafter.packing import pack_linears
-from adaverify_smollm2.drafter.weights import read_drafter
+from adaverify_smollm2.drafter.weights import FOLDER, load_block_drafter
 
 
 class SmolBlockDrafter:
@@ -19,11 +19,11 @@ class SmolBlockDrafter:
     Args:
         limits: K may be less than the trained block: then the first K drafts of it are taken.
         device: run device.
-        path: of the weights.
+        folder: with the weights.
     """
 
-    def __init__(self, limits: Limits, device: torch.device, path: Path) -> None:
-        self._width, self._device, self._path = limits.draft_tokens, device, path
+    def __init__(self, limits: Limits, device: torch.device, folder: Path = FOLDER) -> None:
+        self._width, self._device, self._folder = limits.draft_tokens, device, folder
         self._model: BlockDrafterModel | None = None
 
     @property
@@ -47,9 +47,9 @@ class SmolBlockDrafter:
 
         Raises:
             EngineError: trained for another target, or a block shorter than K.
-            ModelFileError: the weights cannot be used.
+            ModelFileError: the weights are absent or cannot be used.
         """
-        self.adopt(_shared(self._path, self._device, dtype), target)
+        self.adopt(_shared(self._folder, self._device, dtype), target)
 
     def adopt(self, model: BlockDrafterModel, target: TappedModel) -> None:
         """Draft with ``model`` for ``target``.
@@ -95,5 +95,5 @@ class SmolBlockDrafter:
 
 
 @lru_cache(maxsize=2)
-def _shared(path: Path, device: torch.device, dtype: torch.dtype) -> BlockDrafterModel:
-    return pack_linears(read_drafter(path, device, dtype))
+def _shared(folder: Path, device: torch.device, dtype: torch.dtype) -> BlockDrafterModel:
+    return pack_linears(load_block_drafter(device, dtype, folder))
