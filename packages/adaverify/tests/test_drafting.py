@@ -95,7 +95,9 @@ def test_both_drafters_are_on_the_screen(tiny, run_tiny):
     lines = result.stdout.splitlines()
     assert max(map(len, lines)) <= 80
     assert any(line.strip() == "Drafter n-gram" for line in lines)
-    heads = [line.split()[0] for line in lines if line.split()[:1] and line.split()[0] in ("fixed", "adaptive")]
+    heads = [
+        line.split()[0] for line in lines if line.split()[:1] and line.split()[0] in ("fixed", "adaptive")
+    ]
     assert heads.count("fixed") == heads.count("adaptive") == 3
     assert "echo against n-gram, tokens per second: fixed " in " ".join(result.stdout.split())
 
@@ -127,7 +129,10 @@ def test_a_drafter_that_cannot_serve_is_replaced_by_name_and_counted(tiny, run_t
 def test_naming_a_drafter_that_cannot_serve_is_an_error(tiny, run_tiny):
     """The user asked for this one: nothing else runs in its place."""
     tiny(EchoPlugin("its weights are not there"), load=tapped)
-    for name, why in (("echo", "its weights are not there"), ("stranger", "made for the model another-model")):
+    for name, why in (
+        ("echo", "its weights are not there"),
+        ("stranger", "made for the model another-model"),
+    ):
         result = run_tiny("--drafter", name)
         assert result.exit_code == 3
         assert why in " ".join(result.stderr.split())

@@ -10,7 +10,7 @@ import torch
 from adaverify_contracts import BlockDrafter, EngineError, Limits, ModelFileError, ModelOptions, TappedModel
 from adaverify_smollm2 import load_model_file
 from adaverify_smollm2.drafter import BlockDrafterModel, DrafterConfig
-from adaverify_smollm2.drafter.block import SmolBlockDrafter
+from adaverify_smollm2.drafter.block import SmolBlockDrafter, open_block_drafter
 from adaverify_smollm2.drafter.packing import PackedLinear, pack_linears
 from adaverify_smollm2.drafter.weights import save_block_drafter
 from adaverify_smollm2.projection import packing_refusal
@@ -52,6 +52,12 @@ def random_model(config, seed=3):
     return BlockDrafterModel(config, ids).eval().requires_grad_(False)
 
 
+def bound(target, model, limits=LIMITS):
+    drafter = SmolBlockDrafter(limits, model.config, lambda dtype: model.to(dtype))
+    drafter.bind(target, torch.float32)
+    return drafter
+
+
 def attend(layer, query):
     """A context that is a function of the query alone, so that rows do not mix."""
     return torch.tanh(query) * (layer + 1)
@@ -67,8 +73,9 @@ def inputs(config, rows, seed=0):
 
 
 def test_target_and_drafter_keep_the_contracts(target, config):
-    drafter = SmolBlockDrafter(LIMITS, CPU)
-    drafter.adopt(random_model(config), target)
+    drafter = SmolBlockDrafter(LIMITS, config, lambda dtype: random_model(config))
+    assert isinstance(drafter, BlockDrafter), "also before it is bound"
+    drafter.bind(target, torch.float32)
     assert isinstance(target, TappedModel)
     assert isinstance(drafter, BlockDrafter)
     assert (drafter.taps, drafter.queries) == ((1, 2), 7)
@@ -77,8 +84,7 @@ def test_target_and_drafter_keep_the_contracts(target, config):
 def test_each_request_is_scored_in_its_own_regime(target, config):
     """Greedy at temperature 0, sampled above; drafts are the same in both."""
     model = random_model(config)
-    drafter = SmolBlockDrafter(LIMITS, CPU)
-    drafter.adopt(model, target)
+    drafter = bound(target, model)
     arguments = inputs(config, 3)
     drafts, scores = drafter.block(*arguments, torch.tensor([0.0, 0.7, 0.0]), attend)
     expected, doubts = model.draft(*arguments, attend)
@@ -93,8 +99,7 @@ def test_each_request_is_scored_in_its_own_regime(target, config):
 def test_fewer_drafts_than_the_block_are_its_first_ones(target, config, width):
     """K below the trained block: the first K drafts and scores, unchanged (vllm #47419)."""
     model, arguments = random_model(config), inputs(config, 2)
-    drafter = SmolBlockDrafter(replace(LIMITS, draft_tokens=width), CPU)
-    drafter.adopt(model, target)
+    drafter = bound(target, model, replace(LIMITS, draft_tokens=width))
     drafts, scores = drafter.block(*arguments, torch.zeros(2), attend)
     expected, doubts = model.draft(*arguments, attend)
     assert torch.equal(drafts, expected[:, :width])
@@ -103,27 +108,25 @@ def test_fewer_drafts_than_the_block_are_its_first_ones(target, config, width):
 
 def test_more_drafts_than_the_block_are_refused(target, config):
     """K above the trained block (vllm #50012)."""
-    drafter = SmolBlockDrafter(replace(LIMITS, draft_tokens=8), CPU)
     with pytest.raises(EngineError, match="fewer draft tokens"):
-        drafter.adopt(random_model(config), target)
+        bound(target, random_model(config), replace(LIMITS, draft_tokens=8))
 
 
 @pytest.mark.parametrize("change", [{"target": "another"}, {"kv_heads": 4}, {"vocabulary": 300}])
 def test_another_target_is_refused(target, config, change):
-    drafter = SmolBlockDrafter(LIMITS, CPU)
     with pytest.raises(EngineError, match="another target"):
-        drafter.adopt(random_model(replace(config, **change)), target)
+        bound(target, random_model(replace(config, **change)))
 
 
-def test_weights_are_read_when_it_is_bound_and_shared(target, config, tmp_path):
-    """Engines of one process hold one copy; absent weights are an error of their own."""
+def test_weights_are_shared_by_the_engines_of_a_process(target, config, tmp_path):
+    """Several modes are compared in one process: one copy; absent weights are an error of their own."""
     save_block_drafter(random_model(config), tmp_path)
-    two = [SmolBlockDrafter(LIMITS, CPU, tmp_path) for _ in range(2)]
+    two = [open_block_drafter(LIMITS, CPU, tmp_path) for _ in range(2)]
     for drafter in two:
         drafter.bind(target, torch.float32)
-    assert two[0].model is two[1].model
+    assert two[0]._model is two[1]._model
     with pytest.raises(ModelFileError, match="no weights here"):
-        SmolBlockDrafter(LIMITS, CPU, tmp_path / "absent").bind(target, torch.float32)
+        open_block_drafter(LIMITS, CPU, tmp_path / "absent")
 
 
 def test_packed_layers_draft_what_plain_ones_do(config):

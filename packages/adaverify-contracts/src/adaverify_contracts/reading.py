@@ -57,7 +57,7 @@ class BlockDrafter(Protocol):
         ...
 
     def bind(self, target: TappedModel, dtype: torch.dtype) -> None:
-        """Get ready to draft for ``target``, which runs in ``dtype``; called once, before anything else.
+        """Get ready to draft for ``target``, which runs in ``dtype``; called once, before ``block``.
 
         Raises:
             EngineError: it was made for another target.

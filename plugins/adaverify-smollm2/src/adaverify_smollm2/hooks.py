@@ -24,10 +24,14 @@ BLOCK = 7
 
 
 def _block(limits: Limits, device: torch.device) -> BlockDrafter:
-    """Return the block drafter; its weights are read when it is bound to the model."""
-    from adaverify_smollm2.drafter.block import SmolBlockDrafter
+    """Return the block drafter.
 
-    return SmolBlockDrafter(limits, device)
+    Raises:
+        ModelFileError: its weights are absent or cannot be used.
+    """
+    from adaverify_smollm2.drafter.block import open_block_drafter
+
+    return open_block_drafter(limits, device)
 
 
 def _obstacle(draft_tokens: int) -> str:
