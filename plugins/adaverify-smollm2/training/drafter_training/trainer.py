@@ -139,7 +139,7 @@ class Trainer:
             if self.step % 8 == 0:
                 loss.item()
             return None
-        return {name: float(value) for name, value in numbers.items()} | {"norm": float(norm), "rate": share}
+        return {name: value.item() for name, value in numbers.items()} | {"norm": norm.item(), "rate": share}
 
     def loss(
         self, batch: Anchors, *, measure: bool = False
@@ -188,7 +188,7 @@ class Trainer:
         loss = drafting + recipe.confidence * doubted
         if not measure:
             return loss, None
-        numbers = {"loss": loss, "drafting": drafting, "confidence": doubted}
+        numbers = {"loss": loss.detach(), "drafting": drafting.detach(), "confidence": doubted.detach()}
         return loss, numbers | _acceptance(match, labels[..., 1], valid, own.squeeze(1))
 
     def save(self, path: Path) -> None:
