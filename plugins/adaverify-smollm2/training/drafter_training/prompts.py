@@ -17,8 +17,8 @@ from drafter_training import corpus, pieces, topics
 
 KINDS = ("code", "chat", "prose")
 SPLITS = ("train", "validation", "human-eval", "human-eval-chat", "prose")
-LONGEST = 224
-"""Tokens of a training prompt at most, which leaves 160 of a sequence of 384 for the target's own."""
+LONGEST = 192
+"""Tokens of a training prompt at most, which leaves 128 of a sequence of 320 for the target's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,11 @@ def build(
     made: list[Prompt] = []
     for kind in KINDS:
         for split, most in (("train", limits[kind]), ("validation", limits["validation"])):
-            made += _encode(_balanced(texts[kind, split], most, chance), kind, split, tokenizer)
+            chosen = _balanced(texts[kind, split], most, chance)
+            if split == "train":
+                # Short and general, so worth more than one continuation.
+                chosen += [item for item in chosen if item[0] in ("opening", "question")]
+            made += _encode(chosen, kind, split, tokenizer)
     made += _encode(_held_out(texts["prose", "prose"], limits["prose_test"], chance), "prose", "prose", tokenizer)
     for prompt in benchmark:
         made.append(Prompt(tokenizer.encode(prompt), "code", "human-eval", "human-eval"))

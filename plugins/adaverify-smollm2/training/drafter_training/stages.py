@@ -68,12 +68,14 @@ def generate(options: Namespace, target: DenseTarget, deadline: float, say: Say)
     if not (options.state / "held-out.npz").exists():
         _write_held_out(options, target, source, say)
     pool = source.of("train")
-    sampled = options.rows * 2 // 5
+    lengths = (source.starts[1:] - source.starts[:-1])[pool]
+    pool = pool[lengths <= options.width - WRITTEN // 4]
+    sampled = options.rows * 3 // 5
     writer = Writer(target, options.rows, options.width, sampled)
     began = time.monotonic()
     writer.capture()
     say(f"generate: captured in {time.monotonic() - began:.1f} s")
-    longest, written, greedy = 0.0, 0, np.arange(options.rows) < options.rows - sampled
+    longest, written = 0.0, 0
     for part in range(options.parts):
         path = options.state / f"sequences-{part:03d}.npz"
         if path.exists():
@@ -85,10 +87,20 @@ def generate(options: Namespace, target: DenseTarget, deadline: float, say: Say)
         chance = np.random.default_rng((options.seed, 2, part))
         temperature = torch.from_numpy(chance.choice(TEMPERATURES, sampled)).float()
         ids, lengths = source.padded(chosen, options.width)
+        # Half of the drawn rows turn greedy after a while: what they drew is then one more prompt.
+        turns = np.arange(options.rows) >= options.rows - sampled // 2
+        first = np.where(turns, lengths + chance.integers(8, 48, options.rows), lengths)
+        calm = np.where(turns, first, options.width)[options.rows - sampled :]
         tokens = writer.write(
-            torch.from_numpy(ids), torch.from_numpy(lengths), temperature, options.seed * 1000 + part
+            torch.from_numpy(ids),
+            torch.from_numpy(lengths),
+            temperature,
+            options.seed * 1000 + part,
+            torch.from_numpy(calm),
         )
-        rows = Sequences.cut(tokens.cpu().numpy(), lengths, greedy, chosen, source.stops).long_enough()
+        greedy = turns | (np.arange(options.rows) < options.rows - sampled)
+        rows = Sequences.cut(tokens.cpu().numpy(), lengths, greedy, chosen, source.stops)
+        rows = replace(rows, first=np.minimum(first, rows.last)).long_enough()
         rows.save(path)
         longest = max(longest, time.monotonic() - began)
         written += int((rows.last - rows.first + 1).sum())
