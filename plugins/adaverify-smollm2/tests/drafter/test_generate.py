@@ -7,9 +7,10 @@ import torch
 
 def test_greedy_rows_are_what_the_model_itself_writes(tiny_path, tiny_target, dense_attend):
     """Static cache, buckets and prompts of several lengths change no greedy id."""
+    from drafter_training.generate import Writer
+
     from adaverify_contracts import ModelOptions
     from adaverify_smollm2 import load_model_file
-    from drafter_training.generate import Writer
 
     model = load_model_file(tiny_path, ModelOptions(dtype="float32"), name="tiny").model
     generator = torch.Generator().manual_seed(1)
@@ -77,4 +78,6 @@ def test_features_and_keys_are_those_of_the_layers(tiny_target, tiny_path, dense
         torch.testing.assert_close(seen.values[layer][0], attend.values[layer], atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(seen.hidden[0], hidden, atol=1e-5, rtol=1e-5)
     last = seen.features[0, :, 64:]
-    torch.testing.assert_close(tiny_target.norm(last, tiny_target.weights.last_norm), hidden, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        tiny_target.norm(last, tiny_target.weights.last_norm), hidden, atol=1e-5, rtol=1e-5
+    )

@@ -26,7 +26,9 @@ def test_gradients_are_those_of_the_formulas(shares):
 
     logits, laws, row, likeliest, weight = case()
     ours = logits.clone().requires_grad_()
-    loss, drafted, log_peak, accepted = DraftLoss.apply(ours, laws, row, likeliest, weight, LossWeights(*shares))
+    loss, drafted, log_peak, accepted = DraftLoss.apply(
+        ours, laws, row, likeliest, weight, LossWeights(*shares)
+    )
     (3 * loss).backward()
     plain = logits.clone().requires_grad_()
     q, p = plain.softmax(-1), laws[row]

@@ -12,8 +12,9 @@ def engine_steps(target, drafter, prompt, limit, block):
 
     Returns how many tokens each step emitted.
     """
-    from adaverify_engine.acceptance.match import accept_equal
     from drafter_training.context import DenseContext, anchored
+
+    from adaverify_engine.acceptance.match import accept_equal
 
     config = drafter.config
 

@@ -1,4 +1,4 @@
-"""Training at tiny size: the loss falls, an interruption changes nothing, an extension starts from the plateau."""
+"""Training at tiny size: the loss falls, an interruption changes nothing, an extension begins early."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ def test_the_loss_falls(make_trainer):
     make_trainer(30, adam_lr=5e-3).run(lines.append)
     first, last = (np.mean([line["drafting"] for line in part]) for part in (lines[:3], lines[-3:]))
     assert last < 0.75 * first
-    assert np.mean([line["confidence"] for line in lines[-3:]]) < np.mean([line["confidence"] for line in lines[:3]])
+    assert np.mean([line["confidence"] for line in lines[-3:]]) < np.mean(
+        [line["confidence"] for line in lines[:3]]
+    )
     assert lines[-1]["length"] > lines[0]["length"]
 
 

@@ -50,7 +50,9 @@ def test_damaged_files_are_refused(tmp_path, damage):
     write_tensors(path, {"w": torch.randn(4, 4)}, {})
     data = path.read_bytes()
     path.write_bytes(
-        {"cut": data[:-3], "empty": b"", "text": b"hello, world", "header": data.replace(b"F32", b"F99")}[damage]
+        {"cut": data[:-3], "empty": b"", "text": b"hello, world", "header": data.replace(b"F32", b"F99")}[
+            damage
+        ]
     )
     with pytest.raises(ModelFileError, match="cannot be read") as caught:
         read_tensors(path)

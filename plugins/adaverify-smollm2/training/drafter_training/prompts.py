@@ -134,7 +134,9 @@ def build(
                 # Short and general, so worth more than one continuation.
                 chosen += [item for item in chosen if item[0] in ("opening", "question")]
             made += _encode(chosen, kind, split, tokenizer)
-    made += _encode(_held_out(texts["prose", "prose"], limits["prose_test"], chance), "prose", "prose", tokenizer)
+    made += _encode(
+        _held_out(texts["prose", "prose"], limits["prose_test"], chance), "prose", "prose", tokenizer
+    )
     for prompt in benchmark:
         made.append(Prompt(tokenizer.encode(prompt), "code", "human-eval", "human-eval"))
         chat = tokenizer.chat([{"role": "user", "content": prompt}])
@@ -176,7 +178,13 @@ def _cut(paragraph: str, chance: random.Random) -> str:
 
 
 def _with_imports(code: str, chance: random.Random) -> str:
-    front = ("", "", "from typing import List\n\n\n", "import math\n\n\n", "import re\nfrom typing import Any\n\n\n")
+    front = (
+        "",
+        "",
+        "from typing import List\n\n\n",
+        "import math\n\n\n",
+        "import re\nfrom typing import Any\n\n\n",
+    )
     return chance.choice(front) + code
 
 
@@ -202,9 +210,7 @@ def _held_out(texts: list[tuple[str, str]], most: int, chance: random.Random) ->
     return _balanced(written, most - most // 4, chance) + _balanced(opened, most // 4, chance)
 
 
-def _encode(
-    texts: list[tuple[str, str]], kind: str, split: str, tokenizer: Tokenizer
-) -> Iterator[Prompt]:
+def _encode(texts: list[tuple[str, str]], kind: str, split: str, tokenizer: Tokenizer) -> Iterator[Prompt]:
     for source, text in texts:
         if kind == "chat":
             ids = tokenizer.chat([{"role": "user", "content": text}])
