@@ -81,3 +81,17 @@ def test_features_and_keys_are_those_of_the_layers(tiny_target, tiny_path, dense
     torch.testing.assert_close(
         tiny_target.norm(last, tiny_target.weights.last_norm), hidden, atol=1e-5, rtol=1e-5
     )
+
+
+def test_a_drawn_row_turns_greedy_where_it_is_told(tiny_target):
+    """From its calm position on, a drawn row is what a greedy row writes after the same beginning."""
+    from drafter_training.generate import Writer
+
+    prompts = torch.randint(3, 260, (3, 32), generator=torch.Generator().manual_seed(2))
+    lengths, calm = torch.full((3,), 4), torch.tensor([10, 20, 32])
+    out = Writer(tiny_target, 3, 32, 3).write(prompts, lengths, torch.full((3,), 2.0), seed=1, calm=calm)
+    greedy = Writer(tiny_target, 3, 32, 0).write(out, calm, torch.ones(0), seed=1)
+    assert torch.equal(out, greedy)
+    assert not torch.equal(
+        out[:, 4:10], Writer(tiny_target, 3, 32, 0).write(out, lengths, torch.ones(0), 1)[:, 4:10]
+    )
