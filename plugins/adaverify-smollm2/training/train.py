@@ -20,7 +20,6 @@ START = time.monotonic()
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import torch  # noqa: E402
-
 from drafter_training import stages  # noqa: E402
 from drafter_training.target import DenseTarget  # noqa: E402
 
@@ -30,7 +29,9 @@ def say(text: str) -> None:
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("command", choices=("prepare", "run"))
     parser.add_argument("--prompts", type=Path, required=True, help="file of prompts")
     parser.add_argument("--model", type=Path, help="GGUF file of the target")
@@ -39,7 +40,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, default=Path("drafter-out"), help="weights, card and log")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--minutes", type=float, default=18.0, help="wall clock of the whole run")
-    parser.add_argument("--generate-seconds", type=float, default=240.0, help="of them, at most, for generation")
+    parser.add_argument(
+        "--generate-seconds", type=float, default=240.0, help="of them, at most, for generation"
+    )
     parser.add_argument("--export-seconds", type=float, default=60.0, help="of them, kept for the end")
     parser.add_argument("--steps", type=int, default=0, help="train so many steps instead of by the clock")
     parser.add_argument("--parts", type=int, default=200, help="parts of the data at most")

@@ -46,7 +46,7 @@ def _lengths(numbers: dict[str, Any]) -> str:
 
 
 def _positions(numbers: dict[str, Any], key: str, more: tuple[str, ...] = ()) -> str:
-    labels = _SETS | {name: "all three" for name in more}
+    labels = _SETS | dict.fromkeys(more, "all three")
     rows = [_row(label, numbers[split][key]) for split, label in labels.items()]
     block = len(numbers["pooled"][key])
     head = "| position | " + " | ".join(str(k + 1) for k in range(block)) + " |"

@@ -32,7 +32,9 @@ def drafts_everywhere(
     """
     device, config = target.device, model.config
     tokens = torch.from_numpy(sequences.tokens[rows].astype(np.int64)).to(device)
-    at = torch.from_numpy(sequences.first[rows]).to(device).unsqueeze(1) + torch.arange(written, device=device)
+    at = torch.from_numpy(sequences.first[rows]).to(device).unsqueeze(1) + torch.arange(
+        written, device=device
+    )
     at = at.clamp(max=tokens.shape[1] - 1)
     seen = target.run(tokens, config.feature_layers, config.cross_layers)
     dtype = model.head.unembedding.weight.dtype
@@ -52,7 +54,7 @@ def steps_of(
     sequences: Sequences,
     rows: np.ndarray,
     regime: int,
-    batch: int = 16,
+    batch: int = 32,
 ) -> measure.Steps:
     """Return the verification steps over some sequences, confidences of one regime."""
     parts = []
@@ -116,7 +118,11 @@ def evaluate(
     """
     splits = prompts.split[sequences.prompt]
     shipped = rounded(reduced(model, exported)).to(dtype)
-    result: dict[str, object] = {"written": WRITTEN, "block": model.config.block, "draft_vocabulary": exported}
+    result: dict[str, object] = {
+        "written": WRITTEN,
+        "block": model.config.block,
+        "draft_vocabulary": exported,
+    }
     for regime, name in enumerate(REGIMES):
         own = sequences.greedy == (name == "greedy")
 

@@ -15,7 +15,7 @@ class Writer:
     """Continue prompts to a fixed width, each row greedy or sampled at its own temperature.
 
     All rows stand at the same position, so there is no padding to mask: a row that is still inside its prompt
-    reads its own prompt instead of what it would write. Rows before ``sampled`` are greedy.
+    reads its own prompt instead of what it would write. Rows before the last ``sampled`` are greedy.
 
     Args:
         target: the model.
@@ -35,13 +35,19 @@ class Writer:
         self.tokens = torch.zeros(rows, width + 1, dtype=torch.int64, device=device)
         self._lengths = torch.zeros(rows, dtype=torch.int64, device=device)
         self._temperature = torch.ones(sampled, 1, dtype=torch.float32, device=device)
+        self._calm = torch.zeros(sampled, dtype=torch.int64, device=device)
         self._at = torch.zeros(1, dtype=torch.int64, device=device)
         self._columns = torch.arange(width, device=device)
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
     @torch.no_grad()
     def write(
-        self, prompts: torch.Tensor, lengths: torch.Tensor, temperature: torch.Tensor, seed: int
+        self,
+        prompts: torch.Tensor,
+        lengths: torch.Tensor,
+        temperature: torch.Tensor,
+        seed: int,
+        calm: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return int64 [rows, width], prompts included.
 
@@ -50,11 +56,16 @@ class Writer:
             lengths: int64 [rows], at least 1.
             temperature: float32 [sampled], of the last rows.
             seed: of the draws.
+            calm: int64 [sampled], position from which a drawn row is greedy; None draws to the end.
         """
         torch.manual_seed(seed)
         self.tokens[:, : self._width].copy_(prompts)
         self._lengths.copy_(lengths)
         self._temperature.copy_(temperature.view(-1, 1))
+        if calm is None:
+            self._calm.fill_(self._width)
+        else:
+            self._calm.copy_(calm)
         self._at.zero_()
         for position in range(self._width - 1):
             self._advance(min(-(-(position + 1) // self._bucket) * self._bucket, self._width))
@@ -91,8 +102,7 @@ class Writer:
         tokens = self.tokens.index_select(1, self._at).squeeze(1)
         hidden = functional.embedding(tokens, target.weights.embedding)
         turns = target.turns.index_select(0, self._at)
-        # A finite floor: -inf minus -inf would be the only way to a NaN here.
-        hide = torch.where(self._columns[:reach] <= self._at, 0.0, -1e9)
+        hide = (self._columns[:reach] > self._at).float() * -1e9
         group = config.heads // config.kv_heads
         for index, layer in enumerate(target.weights.layers):
             query, key, value = target.project(layer, hidden, turns)
@@ -111,6 +121,7 @@ class Writer:
         if self._sampled:
             # The largest of logits plus Gumbel noise is a draw from their softmax.
             noise = torch.empty_like(logits[drawn:], dtype=torch.float32).exponential_().log_()
+            noise *= (self._at + 1 < self._calm).float().unsqueeze(1)
             scaled = logits[drawn:].float() / self._temperature - noise
             chosen = torch.cat([chosen, scaled.argmax(-1)])
         self._at.add_(1)

@@ -8,8 +8,8 @@ y the target's likeliest token:
     miss            1 - q_y                        the total variation to the greedy target
 
 The two distances are one quantity for the two laws the target is run at. All gradients by the logits are
-taken in closed form while the rows are at hand, in float32, so nothing of [rows, vocabulary] but the logits and
-their gradient is ever kept:
+taken in closed form while the rows are at hand, in float32, so nothing of [rows, vocabulary] but the logits
+and their gradient is ever kept:
 
     q_i sum(p) - p_i,    q_i (S - [q_i < p_i]) with S = sum_j q_j [q_j < p_j],    q_i q_y - [i = y] q_y
 """
@@ -48,7 +48,7 @@ class Teacher:
 
     @torch.no_grad()
     def laws(self, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return p [N, V] in the dtype of ``hidden`` [N, hidden], and y int64 [N], -1 outside the vocabulary."""
+        """Return p [N, V] in the dtype of ``hidden`` [N, hidden], and y int64 [N], -1 outside."""
         laws = torch.empty(len(hidden), len(self._inside), dtype=hidden.dtype, device=hidden.device)
         likeliest = torch.empty(len(hidden), dtype=torch.int64, device=hidden.device)
         for start in range(0, len(hidden), _CHUNK):

@@ -110,7 +110,8 @@ def fit_temperatures(steps: Steps) -> np.ndarray:
         before = survival(steps.logits[rows, :k], temperatures[:k])[:, -1] if k else 1.0
         here = steps.logits[rows, k]
         errors = [
-            calibration_error(before / (1 + np.exp(-np.clip(here / value, -40, 40))), labels) for value in _GRID
+            calibration_error(before / (1 + np.exp(-np.clip(here / value, -40, 40))), labels)
+            for value in _GRID
         ]
         temperatures[k] = _GRID[int(np.argmin(errors))]
     return temperatures

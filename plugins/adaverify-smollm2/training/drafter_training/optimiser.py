@@ -75,7 +75,10 @@ def make_optimisers(model: nn.Module, muon_lr: float, adam_lr: float) -> list[to
     """
     matrices, rest, rows = [], [], []
     for name, parameter in model.named_parameters():
-        if name.startswith(("layers.", "feature_in", "token_in", "head.mix", "head.rank")) and parameter.ndim == 2:
+        if (
+            name.startswith(("layers.", "feature_in", "token_in", "head.mix", "head.rank"))
+            and parameter.ndim == 2
+        ):
             matrices.append(parameter)
         elif name.startswith(("table", "head.unembedding")):
             rows.append(parameter)
@@ -98,8 +101,8 @@ def make_optimisers(model: nn.Module, muon_lr: float, adam_lr: float) -> list[to
 def rate(done: float, warm: float = 0.02, hold: float = 0.5) -> float:
     """Return the share of the peak rate when ``done`` (0 .. 1) of the training is done.
 
-    A short rise, a plateau, then a straight fall to zero that ends with the budget, whatever the budget was: a
-    longer run continues from the plateau.
+    A short rise, a plateau, then a straight fall to zero that ends with the budget, whatever the budget was:
+    a longer run continues from the plateau.
     """
     if done < warm:
         return max(done / warm, 0.01)

@@ -27,7 +27,9 @@ def paragraphs(document: Document) -> Iterator[str]:
     if document.name.endswith("topics.py"):
         texts = _constants(document.text)
     elif document.name.endswith("plain_text_bible.py"):
-        texts = [_VERSE.sub("", document.text.partition('"""')[2])]
+        # One line is one paragraph there; a fifth of them is plenty of a single book.
+        lines = document.text.partition('"""')[2].splitlines()[::5]
+        texts = [_VERSE.sub("", line) for line in lines]
     elif document.name.endswith(".py"):
         texts = [doc for _, doc in _documented(document.text)]
     else:
@@ -52,7 +54,7 @@ def stubs(document: Document) -> Iterator[Stub]:
 
 
 def stretches(document: Document, every: int = 60, length: int = 14) -> Iterator[str]:
-    """Yield stretches of ``length`` lines of a Python file, one in ``every`` lines, cut after a whole line."""
+    """Yield stretches of ``length`` lines of a Python file, one in ``every`` lines."""
     lines = document.text.splitlines()
     for start in range(0, len(lines) - length, every):
         text = textwrap.dedent("\n".join(lines[start : start + length])).strip("\n")
@@ -84,4 +86,6 @@ def _running(block: str, flat: str) -> bool:
     if not 160 <= len(flat) <= 4000 or block.lstrip().startswith((">>>", "..", ":", "+", "|", "-", "*", "#")):
         return False
     letters = sum(character.isalpha() or character == " " for character in flat)
-    return flat[0].isalpha() and letters / len(flat) > 0.9 and flat.count(". ") + flat.endswith((".", ":")) >= 1
+    return (
+        flat[0].isalpha() and letters / len(flat) > 0.9 and flat.count(". ") + flat.endswith((".", ":")) >= 1
+    )

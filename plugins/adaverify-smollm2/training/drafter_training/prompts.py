@@ -17,8 +17,8 @@ from drafter_training import corpus, pieces, topics
 
 KINDS = ("code", "chat", "prose")
 SPLITS = ("train", "validation", "human-eval", "human-eval-chat", "prose")
-LONGEST = 224
-"""Tokens of a training prompt at most, which leaves 160 of a sequence of 384 for the target's own."""
+LONGEST = 192
+"""Tokens of a training prompt at most, which leaves 128 of a sequence of 320 for the target's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +129,14 @@ def build(
     made: list[Prompt] = []
     for kind in KINDS:
         for split, most in (("train", limits[kind]), ("validation", limits["validation"])):
-            made += _encode(_balanced(texts[kind, split], most, chance), kind, split, tokenizer)
-    made += _encode(_held_out(texts["prose", "prose"], limits["prose_test"], chance), "prose", "prose", tokenizer)
+            chosen = _balanced(texts[kind, split], most, chance)
+            if split == "train":
+                # Short and general, so worth more than one continuation.
+                chosen += [item for item in chosen if item[0] in ("opening", "question")]
+            made += _encode(chosen, kind, split, tokenizer)
+    made += _encode(
+        _held_out(texts["prose", "prose"], limits["prose_test"], chance), "prose", "prose", tokenizer
+    )
     for prompt in benchmark:
         made.append(Prompt(tokenizer.encode(prompt), "code", "human-eval", "human-eval"))
         chat = tokenizer.chat([{"role": "user", "content": prompt}])
@@ -172,7 +178,13 @@ def _cut(paragraph: str, chance: random.Random) -> str:
 
 
 def _with_imports(code: str, chance: random.Random) -> str:
-    front = ("", "", "from typing import List\n\n\n", "import math\n\n\n", "import re\nfrom typing import Any\n\n\n")
+    front = (
+        "",
+        "",
+        "from typing import List\n\n\n",
+        "import math\n\n\n",
+        "import re\nfrom typing import Any\n\n\n",
+    )
     return chance.choice(front) + code
 
 
@@ -198,9 +210,7 @@ def _held_out(texts: list[tuple[str, str]], most: int, chance: random.Random) ->
     return _balanced(written, most - most // 4, chance) + _balanced(opened, most // 4, chance)
 
 
-def _encode(
-    texts: list[tuple[str, str]], kind: str, split: str, tokenizer: Tokenizer
-) -> Iterator[Prompt]:
+def _encode(texts: list[tuple[str, str]], kind: str, split: str, tokenizer: Tokenizer) -> Iterator[Prompt]:
     for source, text in texts:
         if kind == "chat":
             ids = tokenizer.chat([{"role": "user", "content": text}])

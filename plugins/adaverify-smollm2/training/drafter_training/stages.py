@@ -68,12 +68,14 @@ def generate(options: Namespace, target: DenseTarget, deadline: float, say: Say)
     if not (options.state / "held-out.npz").exists():
         _write_held_out(options, target, source, say)
     pool = source.of("train")
-    sampled = options.rows * 2 // 5
+    lengths = (source.starts[1:] - source.starts[:-1])[pool]
+    pool = pool[lengths <= options.width - WRITTEN // 4]
+    sampled = options.rows * 3 // 5
     writer = Writer(target, options.rows, options.width, sampled)
     began = time.monotonic()
     writer.capture()
     say(f"generate: captured in {time.monotonic() - began:.1f} s")
-    longest, written, greedy = 0.0, 0, np.arange(options.rows) < options.rows - sampled
+    longest, written = 0.0, 0
     for part in range(options.parts):
         path = options.state / f"sequences-{part:03d}.npz"
         if path.exists():
@@ -85,14 +87,27 @@ def generate(options: Namespace, target: DenseTarget, deadline: float, say: Say)
         chance = np.random.default_rng((options.seed, 2, part))
         temperature = torch.from_numpy(chance.choice(TEMPERATURES, sampled)).float()
         ids, lengths = source.padded(chosen, options.width)
+        # Half of the drawn rows turn greedy after a while: what they drew is then one more prompt.
+        turns = np.arange(options.rows) >= options.rows - sampled // 2
+        first = np.where(turns, lengths + chance.integers(8, 48, options.rows), lengths)
+        calm = np.where(turns, first, options.width)[options.rows - sampled :]
         tokens = writer.write(
-            torch.from_numpy(ids), torch.from_numpy(lengths), temperature, options.seed * 1000 + part
+            torch.from_numpy(ids),
+            torch.from_numpy(lengths),
+            temperature,
+            options.seed * 1000 + part,
+            torch.from_numpy(calm),
         )
-        rows = Sequences.cut(tokens.cpu().numpy(), lengths, greedy, chosen, source.stops).long_enough()
+        greedy = turns | (np.arange(options.rows) < options.rows - sampled)
+        rows = Sequences.cut(tokens.cpu().numpy(), lengths, greedy, chosen, source.stops)
+        rows = replace(rows, first=np.minimum(first, rows.last)).long_enough()
         rows.save(path)
         longest = max(longest, time.monotonic() - began)
         written += int((rows.last - rows.first + 1).sum())
-        say(f"generate: part {part}, {len(rows.first)} sequences, {written} tokens written, {longest:.1f} s a part")
+        say(
+            f"generate: part {part}, {len(rows.first)} sequences, {written} tokens so far, "
+            f"{longest:.1f} s a part"
+        )
     del writer
     if target.device.type == "cuda":
         torch.cuda.empty_cache()
@@ -128,7 +143,10 @@ def _write_held_out(options: Namespace, target: DenseTarget, source: prompts.Pro
     )
     rows = Sequences.cut(tokens.cpu().numpy(), lengths, np.arange(2 * count) < count, both, source.stops)
     rows.long_enough(2).save(options.state / "held-out.npz")
-    say(f"generate: held out {count} prompts, {dropped} too long, width {width}, {time.monotonic() - began:.1f} s")
+    say(
+        f"generate: held out {count} prompts, {dropped} too long, width {width}, "
+        f"{time.monotonic() - began:.1f} s"
+    )
     del writer
     if target.device.type == "cuda":
         torch.cuda.empty_cache()
@@ -196,7 +214,10 @@ def train(options: Namespace, trainer: Trainer, say: Say) -> None:
                 say("train: " + ", ".join(f"{name} {value:.4g}" for name, value in numbers.items()))
 
         trainer.run(log, options.state / "checkpoint.pt", options.state / "stable.pt")
-    say(f"train: {trainer.step} steps, {trainer.feed.epochs(trainer.step):.2f} epochs, {trainer.seconds:.0f} s")
+    say(
+        f"train: {trainer.step} steps, {trainer.feed.epochs(trainer.step):.2f} epochs, "
+        f"{trainer.seconds:.0f} s"
+    )
 
 
 def facts(options: Namespace, trainer: Trainer, generated: float, device: torch.device) -> dict[str, object]:
@@ -223,8 +244,10 @@ def facts(options: Namespace, trainer: Trainer, generated: float, device: torch.
     }
 
 
-def export(options: Namespace, target: DenseTarget, model: BlockDrafterModel, facts: dict[str, object], say: Say) -> None:
-    """Write int8 weights, then evaluate and write the card: weights come first, they are what must not be lost."""
+def export(
+    options: Namespace, target: DenseTarget, model: BlockDrafterModel, facts: dict[str, object], say: Say
+) -> None:
+    """Write int8 weights, then evaluate and write the card: what must not be lost comes first."""
     exported = min(options.export_vocabulary, model.config.draft_vocabulary)
     sizes = save_block_drafter(reduced(model, exported).cpu(), options.out)
     say(f"export: {sizes}")
@@ -233,7 +256,12 @@ def export(options: Namespace, target: DenseTarget, model: BlockDrafterModel, fa
     dtype = torch.bfloat16 if target.device.type == "cuda" else torch.float32
     began = time.monotonic()
     numbers = evaluate(target, model, source, held_out, dtype, options.compare_vocabularies, exported)
-    card = {"files": sizes, "config": json.loads(model.config.text()), "training": facts, "evaluation": numbers}
+    card = {
+        "files": sizes,
+        "config": json.loads(model.config.text()),
+        "training": facts,
+        "evaluation": numbers,
+    }
     card["config"]["draft_vocabulary"] = exported
     (options.out / CARD).write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
     write_card(card, options.out / "MODEL_CARD.md")

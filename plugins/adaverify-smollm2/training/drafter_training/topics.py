@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
-TOPICS = (
-    "the Roman Empire|photosynthesis|the water cycle|baking bread|jazz music|the printing press|black holes|volcanoes|"
-    "the human heart|democracy|chess|the Silk Road|bees|climate change|the French Revolution|gravity|poetry|"
-    "learning a language|coral reefs|the stock market|vaccines|the pyramids of Egypt|bicycles|coffee|sleep|"
-    "artificial intelligence|the solar system|Shakespeare|recycling|the Industrial Revolution|dinosaurs|memory|"
-    "gardening|electricity|the immune system|the Renaissance|sailing|mathematics|whales|the moon|earthquakes|"
-    "public libraries|running a marathon|cheese|ancient Greece|renewable energy|the brain|forests|the internet|"
-    "time management|friendship|computer programming|rivers|the Cold War|nutrition|painting|antibiotics|trains|"
-    "the Vikings|evolution|tea|space exploration|insects|the guitar|migration of birds|the periodic table|"
-    "the Great Wall of China|mental health|soccer|glaciers|economics|the violin|honesty|deserts|probability|"
-    "the Amazon rainforest|wolves|the telescope|fashion|the Middle Ages|rice|teamwork|bridges|the ocean|film|"
-    "atoms|human rights|the calendar|mountain climbing|weather forecasting|the Black Death|cats|dogs|horses|"
-    "urban planning|the violin|anxiety|chemistry|salt|the alphabet|robots|maps|mythology|the eye|money|"
-    "public speaking|the Arctic|trees|wine|war and peace|the compass|bacteria|light|sound|the family|education"
-).split("|")
+TOPICS = tuple(
+    """
+the Roman Empire|photosynthesis|the water cycle|baking bread|jazz music|the printing press|
+black holes|volcanoes|the human heart|democracy|chess|the Silk Road|bees|climate change|
+the French Revolution|gravity|poetry|learning a language|coral reefs|the stock market|vaccines|
+the pyramids of Egypt|bicycles|coffee|sleep|artificial intelligence|the solar system|Shakespeare|
+recycling|the Industrial Revolution|dinosaurs|memory|gardening|electricity|the immune system|
+the Renaissance|sailing|mathematics|whales|the moon|earthquakes|public libraries|running a marathon|
+cheese|ancient Greece|renewable energy|the brain|forests|the internet|time management|friendship|
+computer programming|rivers|the Cold War|nutrition|painting|antibiotics|trains|the Vikings|
+evolution|tea|space exploration|insects|the guitar|migration of birds|the periodic table|
+the Great Wall of China|mental health|soccer|glaciers|economics|the violin|honesty|deserts|
+probability|the Amazon rainforest|wolves|the telescope|fashion|the Middle Ages|rice|teamwork|
+bridges|the ocean|film|atoms|human rights|the calendar|mountain climbing|weather forecasting|
+the Black Death|cats|dogs|horses|urban planning|opera|anxiety|chemistry|salt|the alphabet|robots|
+maps|mythology|the eye|money|public speaking|the Arctic|trees|wine|war and peace|the compass|
+bacteria|light|sound|the family|education|ancient Egypt|the American Civil War|penguins|
+the Great Depression|carpentry|basketball|the human skeleton|rain|wind power|solar panels|
+the stomach|cells|DNA|plate tectonics|the Mediterranean Sea|Japan|Brazil|Kenya|Canada|India|
+the Olympic Games|photography|novels|theatre|dance|the drum|pottery|weaving|fishing|farming|wheat|
+potatoes|apples|chocolate|spices|honey|vegetables|breakfast|cooking for a family|hiking|swimming|
+yoga|tennis|cycling|camping|the desert fox|owls|spiders|butterflies|elephants|sharks|turtles|bats|
+frogs|lions|bears|salmon|mushrooms|roses|the seasons|autumn leaves|snow|clouds|thunderstorms|tides|
+caves|islands|lakes|swamps|the North Pole|comets|Mars|Jupiter|stars|galaxies|time zones|clocks|
+the wheel|steam engines|airplanes|submarines|lighthouses|castles|knights|pirates|kings and queens|
+slavery|women's suffrage|immigration|taxes|banks|inflation|small businesses|marketing|
+customer service|leadership|writing a letter|keeping a diary|dreams|fear|happiness|kindness|courage|
+patience|grief|childhood|growing old|neighbours|holidays|birthdays|weddings|school lunches|homework|
+examinations|universities|teachers|doctors|nurses|firefighters|judges|newspapers|radio|television|
+telephones|video games|social media|privacy|passwords|databases|operating systems|algorithms|
+geometry|algebra|fractions|statistics|logic|philosophy|ethics|religion|Buddhism|Aristotle|
+Isaac Newton|Marie Curie|Charles Darwin|Leonardo da Vinci|Mozart|Abraham Lincoln|Gandhi
+""".replace("\n", "").split("|")
+)
 
 OPENINGS = (
     "The history of {topic} begins",
@@ -43,6 +62,18 @@ OPENINGS = (
     "Over the centuries, {topic} has",
     "To understand {topic}, we must first",
     "Review: a new book about {topic} argues that",
+    "Sarah had always been fascinated by {topic}. As a child, she",
+    '"Tell me about {topic}," said the boy. His mother smiled and',
+    "Long ago, before anyone had written about {topic},",
+    "In the early twentieth century, {topic} became",
+    "A good essay on {topic} should begin with",
+    "The teacher asked the class to think about {topic}. Tom raised his hand and",
+    "There is a small museum devoted to {topic}, and",
+    "Here is a brief overview of {topic}. The first thing to note is that",
+    "The effects of {topic} on everyday life are",
+    "Some people love {topic}; others do not. The difference is",
+    "## Key facts about {topic}\n\n1.",
+    "The journey took three days, and all the while they spoke of {topic}.",
 )
 
 QUESTIONS = (

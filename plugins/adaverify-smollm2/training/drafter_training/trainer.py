@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -41,7 +41,7 @@ class Recipe:
     muon_lr: float = 0.02
     adam_lr: float = 1e-3
     gamma: float = 4.0
-    shares: LossWeights = LossWeights()
+    shares: LossWeights = field(default_factory=LossWeights)
     confidence: float = 0.5
     other_regime: float = 0.25
     clip: float = 1.0
@@ -109,7 +109,10 @@ class Trainer:
             numbers = self.update(measure=wanted)
             now = time.monotonic()
             if numbers is not None:
-                log(numbers | {"step": self.step, "seconds": round(self.seconds, 1), "done": round(self.done, 4)})
+                log(
+                    numbers
+                    | {"step": self.step, "seconds": round(self.seconds, 1), "done": round(self.done, 4)}
+                )
             self.seconds = before + now - began
             if checkpoint is not None and now - saved > self.recipe.checkpoint_seconds:
                 self.save(checkpoint)
@@ -139,7 +142,7 @@ class Trainer:
             if self.step % 8 == 0:
                 loss.item()
             return None
-        return {name: float(value) for name, value in numbers.items()} | {"norm": float(norm), "rate": share}
+        return {name: value.item() for name, value in numbers.items()} | {"norm": norm.item(), "rate": share}
 
     def loss(
         self, batch: Anchors, *, measure: bool = False
@@ -155,7 +158,9 @@ class Trainer:
         offsets = torch.arange(len(before), device=before.device).unsqueeze(1) * width
         row = (before + offsets).flatten()
         valid = batch.valid.flatten(0, 1)
-        with torch.autocast(self.target.device.type, torch.bfloat16, enabled=self.target.device.type == "cuda"):
+        with torch.autocast(
+            self.target.device.type, torch.bfloat16, enabled=self.target.device.type == "cuda"
+        ):
             hidden = model.backbone(
                 anchored(seen.features, batch.at),
                 batch.tokens.gather(1, batch.at).flatten(),
@@ -188,7 +193,7 @@ class Trainer:
         loss = drafting + recipe.confidence * doubted
         if not measure:
             return loss, None
-        numbers = {"loss": loss, "drafting": drafting, "confidence": doubted}
+        numbers = {"loss": loss.detach(), "drafting": drafting.detach(), "confidence": doubted.detach()}
         return loss, numbers | _acceptance(match, labels[..., 1], valid, own.squeeze(1))
 
     def save(self, path: Path) -> None:

@@ -12,7 +12,7 @@ from adaverify_smollm2.drafter.config import DrafterConfig
 from adaverify_smollm2.rope import rotate
 
 CrossAttend = Callable[[int, torch.Tensor], torch.Tensor]
-"""``attend(target_layer, queries [R * K, heads, head_dim])`` over each request's cached positions, alike back.
+"""``attend(target_layer, queries [R * K, heads, head_dim])`` over a request's cached positions, alike back.
 
 Queries carry their positions already; every slot of a request sees all of its cached positions.
 """

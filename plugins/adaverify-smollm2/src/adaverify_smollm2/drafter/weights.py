@@ -25,9 +25,7 @@ def weights_present(folder: Path = FOLDER) -> bool:
     return all((folder / f"{part}.safetensors").is_file() for part in _PARTS)
 
 
-def load_block_drafter(
-    device: torch.device, dtype: torch.dtype, folder: Path = FOLDER
-) -> BlockDrafterModel:
+def load_block_drafter(device: torch.device, dtype: torch.dtype, folder: Path = FOLDER) -> BlockDrafterModel:
     """Return the trained drafter for inference, its parameters in ``dtype`` on ``device``.
 
     Raises:
