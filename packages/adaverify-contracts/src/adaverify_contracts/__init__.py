@@ -57,6 +57,7 @@ from adaverify_contracts.models import (
     Tokenizer,
 )
 from adaverify_contracts.plan import Plan, Snapshot, StepOutcome, StepRecord, StepState
+from adaverify_contracts.reading import AttendContext, BlockDrafter, TappedModel
 from adaverify_contracts.strategy import DecodeRowBuilder, DecodeStrategyDescriptor, StrategyFactory
 from adaverify_contracts.verification import (
     BudgetCandidates,
@@ -71,11 +72,13 @@ __all__ = [
     "PROJECT_NAME",
     "AdaverifyError",
     "Attend",
+    "AttendContext",
     "BenchmarkCell",
     "BenchmarkColumn",
     "BenchmarkDescriptor",
     "BenchmarkOptions",
     "BenchmarkResult",
+    "BlockDrafter",
     "BudgetCandidates",
     "BudgetReads",
     "CalibrationError",
@@ -136,6 +139,7 @@ __all__ = [
     "StepRecord",
     "StepState",
     "StrategyFactory",
+    "TappedModel",
     "TargetModel",
     "Timer",
     "Times",

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from adaverify_contracts import DeviceDrafter, EngineError, GraphKey, Plan, StepState
+from adaverify_engine.drafters.reading import ReadingDrafter
 from adaverify_engine.executor import Executor
 from adaverify_engine.options import EngineOptions
 from adaverify_engine.request import Request
@@ -175,6 +176,9 @@ class DecodePipeline:
         for slot in range(requests):
             self.forget(slot)
         self._slots.open(requests, context + 2, table)
+        if isinstance(self._drafter, ReadingDrafter):
+            for slot in range(requests):
+                self._drafter.place(slot, table[slot])
         self._drafter.state.length[:requests].fill_(context + 1)
         self._drafter.state.history[:requests].fill_(1)
         self._synchronise()

@@ -248,7 +248,7 @@ def build_report(
         signals=components(plugins.signals(), ("seen", "reads_scores"), chosen.signal),
         policies=components(plugins.policies(), ("reads",), chosen.policy),
         drafters=components(
-            plugins.drafters(), ("seen", "deterministic"), None if drafter is None else drafter.name
+            plugins.drafters(), ("seen", "deterministic", "target"), None if drafter is None else drafter.name
         ),
         models=components(plugins.models(), ("description",)),
         benchmarks=components(plugins.benchmarks(), ("description",)),

@@ -30,7 +30,18 @@ def _dtype(name: str | None) -> str | None:
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value and nothing else.")]
 Offline = Annotated[bool, typer.Option("--offline", help="Never download anything.")]
 Model = Annotated[str, typer.Option(help="Target model.")]
-Drafter = Annotated[str, typer.Option(help="Drafter.")]
+Drafter = Annotated[
+    str | None,
+    typer.Option(help="Drafter; the one made for the model when omitted, n-gram where there is none."),
+]
+Drafters = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--drafter",
+        help="Drafter; repeat it to hold others against the first. When omitted: the one made for the model "
+        "and n-gram, or n-gram alone.",
+    ),
+]
 Device = Annotated[
     str | None,
     typer.Option(help="Torch device, such as cpu or cuda:0; the accelerator if there is one when omitted."),

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from adaverify.console import count_of, out, rule, say, table
+from adaverify.options import MODES
 from adaverify.pricing import Prices
 from adaverify.reliability import reliability_of, render_reliability
+from adaverify.rivals import rival_name, rival_names
 from adaverify.session import Session
 from adaverify_engine import Engine
 from adaverify_engine.compare import Comparison
-from adaverify_runtime import Mode
 
 PHASES = ("draft", "plan", "forward", "accept", "observe")
 
@@ -21,7 +22,7 @@ PHASES = ("draft", "plan", "forward", "accept", "observe")
 def build_report(
     session: Session,
     result: Comparison,
-    engines: Mapping[Mode, Engine],
+    engines: Mapping[str, Engine],
     texts: Sequence[str],
     setup: Mapping[str, Any],
     prices: Prices,
@@ -31,7 +32,7 @@ def build_report(
     Args:
         session: what ran.
         result: of the comparison.
-        engines: by mode.
+        engines: by mode, then those of the rivals by their names.
         texts: the prompts.
         setup: sizes that the user should see.
         prices: the cost table and where it came from.
@@ -41,12 +42,15 @@ def build_report(
     """
     verifiers = {mode: engine.verifier for mode, engine in engines.items()}
     first = next(iter(verifiers.values())).report
+    rivals = rival_names(session, [mode for mode in MODES if mode in engines])
+    modes = {mode: mode for mode in engines if mode in MODES}
     return {
         "setup": {
             "model": session.model.model.geometry.name,
             "dtype": session.options.dtype,
             "device": session.capability.device_name,
             "drafter": session.drafter.name,
+            "drafter_fallback": session.fallback or None,
             "draft_tokens": session.options.draft_tokens,
             "strategies": [item.name for item in first.strategies if item.chosen],
             "prompts": len(texts),
@@ -54,9 +58,10 @@ def build_report(
             "cost": prices.words,
         },
         "cost_table": prices.as_dict(),
-        "modes": {
-            mode: _mode(mode, result, engine) | {"reliability": reliability_of(engine, session.plugins)}
-            for mode, engine in engines.items()
+        "modes": _modes(modes, result, engines, session),
+        "rivals": {
+            drafter: _modes(names, result, engines, session, beside=("none",))
+            for drafter, names in rivals.items()
         },
         "tokens": {
             "compared": result.compared,
@@ -96,8 +101,24 @@ def _completions(result: Comparison, texts: Sequence[str]) -> list[dict[str, Any
     ]
 
 
-def _mode(mode: str, result: Comparison, engine: Engine) -> dict[str, Any]:
-    speeds = {name: one.tokens_per_second for name, one in result.results.items()}
+def _modes(
+    names: Mapping[Any, str],
+    result: Comparison,
+    engines: Mapping[str, Engine],
+    session: Session,
+    beside: tuple[str, ...] = (),
+) -> dict[str, Any]:
+    """Return the figures of one drafter by mode; ``names`` are those of the comparison."""
+    group = [name for name in (*beside, *names.values()) if name in engines]
+    return {
+        mode: _mode(name, group, result, engines[name])
+        | {"reliability": reliability_of(engines[name], session.plugins)}
+        for mode, name in names.items()
+    }
+
+
+def _mode(mode: str, group: Sequence[str], result: Comparison, engine: Engine) -> dict[str, Any]:
+    speeds = {name: result.results[name].tokens_per_second for name in group}
     others = [speed for name, speed in speeds.items() if name != mode]
     one = result.results[mode]
     seconds, whole = one.stats["seconds"], one.stats["total_seconds"]
@@ -146,15 +167,24 @@ def render_report(
     )
     out().print()
     out().print(table("Modes", _COLUMNS, [_row(name, one) for name, one in modes.items()]))
+    for drafter, found in report["rivals"].items():
+        out().print(table(f"Drafter {drafter}", _COLUMNS, [_row(name, one) for name, one in found.items()]))
     say(_LEGEND, "dim")
+    for line in _against(setup["drafter"], modes, report["rivals"]):
+        say(line)
     out().print()
     out().print(table("Share of the step time", ("mode", *PHASES, "not the model"), _shares(modes)))
     out().print()
     if reliability:
         render_reliability(modes)
-    say(verdict(report["tokens"], setup["dtype"], len(modes)))
+    say(verdict(report["tokens"], setup["dtype"], len(modes) + sum(map(len, report["rivals"].values()))))
     say(f"Strategies: {', '.join(setup['strategies'])}. Cost: {setup['cost']}.")
-    for name, one in modes.items():
+    if setup["drafter_fallback"]:
+        say(f"Fallback: {setup['drafter_fallback']}.")
+    rivals = {
+        rival_name(drafter, mode): one for drafter, of in report["rivals"].items() for mode, one in of.items()
+    }
+    for name, one in (modes | rivals).items():
         for counter, number in one["counters"].items():
             say(f"Counted in {name}: {counter} x {number}.")
     for one in report["disabled_observers"]:
@@ -187,6 +217,18 @@ def _row(name: str, one: dict[str, Any]) -> tuple[object, ...]:
         f"{stats['mean_budget']:.1f}",
         None if ratio is None else ratio,
     )
+
+
+def _against(drafter: str, modes: dict[str, Any], rivals: dict[str, Any]) -> list[str]:
+    """Return one sentence a rival: how much faster each mode is with the first drafter."""
+    lines = []
+    for rival, found in rivals.items():
+        ratios = [
+            f"{mode} {modes[mode]['tokens_per_second'] / one['tokens_per_second']:.2f} x"
+            for mode, one in found.items()
+        ]
+        lines.append(f"{drafter} against {rival}, tokens per second: {', '.join(ratios)}.")
+    return lines
 
 
 def _shares(modes: dict[str, Any]) -> list[tuple[object, ...]]:

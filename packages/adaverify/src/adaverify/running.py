@@ -14,7 +14,6 @@ from adaverify_contracts import StepRecord, TraceError
 from adaverify_engine import Engine, Sampling
 from adaverify_engine.compare import Comparison, compare
 from adaverify_replay import TraceHeader, TraceWriter, read_trace
-from adaverify_runtime import Mode
 
 WARMUP = 1
 """Rounds before the first recorded one; see ``adaverify_engine.compare``."""
@@ -25,7 +24,7 @@ Advance = Callable[[int, int], None]
 class Live:
     """Tokens per second of every mode so far, as text; read by the progress display while engines run."""
 
-    def __init__(self, engines: Mapping[Mode, Engine]) -> None:
+    def __init__(self, engines: Mapping[str, Engine]) -> None:
         self._engines = engines
 
     def __str__(self) -> str:
@@ -93,7 +92,7 @@ def known_records(path: Path, remedy: str) -> list[StepRecord]:
 
 
 def run_modes(
-    engines: Mapping[Mode, Engine],
+    engines: Mapping[str, Engine],
     prompts: Sequence[Sequence[int]],
     sampling: Sequence[Sampling],
     session: Session,
@@ -120,8 +119,7 @@ def run_modes(
 
     try:
         with blaming_plugins(session.plugins):
-            by_name: dict[str, Engine] = dict(engines.items())
-            result = compare(by_name, prompts, sampling, rounds=rounds, warmup=WARMUP, progress=finished)
+            result = compare(engines, prompts, sampling, rounds=rounds, warmup=WARMUP, progress=finished)
     finally:
         for verifier in verifiers:
             verifier.close()
@@ -143,7 +141,7 @@ def sampling_of(count: int, tokens: int, temperature: float, seed: int | None) -
     return [Sampling(temperature=temperature, max_tokens=tokens, seed=one) for one in seeds]
 
 
-def trace_failure(engines: Mapping[Mode, Engine], path: Path) -> TraceError | None:
+def trace_failure(engines: Mapping[str, Engine], path: Path) -> TraceError | None:
     """Return why the trace is incomplete, None when it is whole."""
     for engine in engines.values():
         for one in engine.verifier.disabled_observers:

@@ -11,6 +11,7 @@ import torch
 
 from adaverify.blame import blaming_plugins
 from adaverify.console import note
+from adaverify.drafting import DRAFTER, FALLBACK, choose_drafting, require_known
 from adaverify_contracts import (
     Capability,
     CapabilityError,
@@ -29,7 +30,6 @@ from adaverify_runtime import Mode, PluginManager, Settings, assemble, doctor, l
 from adaverify_verification import CostTable, Fingerprint, ProfileGrid, TableCheck
 
 MODEL = "smollm2-135m"
-DRAFTER = "n-gram"
 CONCURRENCY = 4
 # What a sequence holds beside its drafts when a step is priced: context, certain token and bonus token.
 _AROUND_DRAFTS = 3
@@ -42,20 +42,29 @@ CaptureProgress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What the user asked for; None leaves the decision to the settings."""
+    """What the user asked for; None leaves the decision to the settings, the drafter's to the model."""
 
     model: str = MODEL
-    drafter: str = DRAFTER
+    drafter: str | list[str] | None = None
     device: str | None = None
     dtype: str | None = None
     draft_tokens: int | None = None
     seed: int | None = None
     offline: bool = False
 
+    @property
+    def drafters(self) -> tuple[str, ...]:
+        """The drafters that were named, first the one that matters."""
+        return (self.drafter,) if isinstance(self.drafter, str) else tuple(self.drafter or ())
+
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A loaded model with everything that engines are made of."""
+    """A loaded model with everything that engines are made of.
+
+    ``rivals`` are the drafters that ``drafter`` is held against; ``fallback`` says why the one made for the
+    model is not ``drafter``.
+    """
 
     settings: Settings
     plugins: PluginManager
@@ -64,11 +73,18 @@ class Session:
     options: EngineOptions
     capability: Capability
     model_name: str = MODEL
+    rivals: tuple[DrafterDescriptor, ...] = ()
+    fallback: str = ""
 
     @property
     def fingerprint(self) -> Fingerprint:
         """The setup that this session's cost tables belong to."""
-        return fingerprint(self.model.model.geometry, self.options, self.capability, self.ladder)
+        geometry = self.model.model.geometry
+        return fingerprint(geometry, self.options, self.capability, self.ladder, self.drafter.name)
+
+    def rivalled(self) -> tuple[Session, ...]:
+        """Return this session with each of the rivals as its drafter."""
+        return tuple(replace(self, drafter=one, rivals=(), fallback="") for one in self.rivals)
 
     @property
     def ladder(self) -> tuple[int, ...]:
@@ -162,6 +178,8 @@ class Session:
                 drafter=self.drafter,
                 cost_table=cost_table,
             )
+            if self.fallback and mode != "none":
+                verifier.manager.note(0, FALLBACK)
             return Engine(self.model, verifier, self.drafter.factory(limits, verifier.device), self.options)
 
 
@@ -221,8 +239,7 @@ def open_session(
     drafters = {entry.descriptor.name: entry.descriptor for entry in plugins.drafters()}
     if load is None and choice.model not in models:
         raise UnknownNameError("model", choice.model, tuple(models))
-    if choice.drafter not in drafters:
-        raise UnknownNameError("drafter", choice.drafter, tuple(drafters))
+    require_known(choice.drafters or (DRAFTER,), drafters)
     preset = settings.engine
     options = EngineOptions(
         max_requests=preset.max_requests,
@@ -240,8 +257,21 @@ def open_session(
             ModelOptions(device=options.device, dtype=options.dtype, offline=choice.offline, progress=fetched)
         )
     capability = doctor(settings, options.device, plugins=plugins).capability
-    drafter = drafters[choice.drafter]
-    return Session(settings, plugins, model, drafter, options, capability, choice.model)
+    with blaming_plugins(plugins):
+        chosen = choose_drafting(choice.drafters, drafters, model.model.geometry.name, options.draft_tokens)
+    if chosen.fallback:
+        note(chosen.fallback)
+    return Session(
+        settings,
+        plugins,
+        model,
+        chosen.first,
+        options,
+        capability,
+        choice.model,
+        chosen.rivals,
+        chosen.fallback,
+    )
 
 
 def table_path(session: Session) -> Path:

@@ -77,6 +77,7 @@ def bench(
         str | None,
         typer.Option(help="Model of step; the default model, or a tiny one if that is not to be had."),
     ] = None,
+    drafter: Annotated[str | None, typer.Option(help="Drafter of step; n-gram when omitted.")] = None,
     dtype: Dtype = None,
     offline: Offline = False,
     json: Annotated[
@@ -121,6 +122,7 @@ def bench(
             model=model,
             dtype=dtype,
             offline=offline,
+            drafter=drafter,
             progress=show,
         )
         outcomes = []

@@ -12,7 +12,6 @@ from adaverify.course import LOADED, Course
 from adaverify.files import require_writable
 from adaverify.options import Device, Drafter, DraftTokens, Dtype, Json, Model, Offline
 from adaverify.session import (
-    DRAFTER,
     MODEL,
     Choice,
     Session,
@@ -38,7 +37,7 @@ def profile(
         typer.Option(min=1, help="Measured rounds; below 3 a busy machine cannot be told from a quiet one."),
     ] = 5,
     model: Model = MODEL,
-    drafter: Drafter = DRAFTER,
+    drafter: Drafter = None,
     device: Device = None,
     dtype: Dtype = None,
     offline: Offline = False,

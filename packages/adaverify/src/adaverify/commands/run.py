@@ -12,9 +12,10 @@ from adaverify.blame import blaming_plugins
 from adaverify.console import CHECK_FAILED, count_of, emit_json, err, note, progress, reports_errors, table
 from adaverify.course import LOADED, Course
 from adaverify.files import require_writable
-from adaverify.options import MODES, Device, Drafter, DraftTokens, Dtype, Json, Model, Modes, Offline
+from adaverify.options import MODES, Device, Drafters, DraftTokens, Dtype, Json, Model, Modes, Offline
 from adaverify.pricing import Job, Prices, find_prices, share_of_measuring
 from adaverify.prompts import human_eval_prompts, numbered_prompts
+from adaverify.rivals import rival_engines, rival_names
 from adaverify.run_report import build_report, render_report
 from adaverify.running import (
     WARMUP,
@@ -26,7 +27,6 @@ from adaverify.running import (
     trace_writer,
 )
 from adaverify.session import (
-    DRAFTER,
     MODEL,
     Choice,
     Session,
@@ -64,7 +64,7 @@ def run(
     rounds: Annotated[int, typer.Option(min=1, help="Recorded rounds; the modes take turns in each.")] = 3,
     mode: Modes = None,
     model: Model = MODEL,
-    drafter: Drafter = DRAFTER,
+    drafter: Drafters = None,
     device: Device = None,
     dtype: Dtype = None,
     chat: Annotated[bool, typer.Option("--chat", help="Put each prompt into the chat template.")] = False,
@@ -105,7 +105,9 @@ def run(
         trace = trace or _preset_trace(session, modes)
         ids = _encode(session, texts, places, tokens, chat)
         session = session.sized(
-            _concurrency(session, concurrency, len(texts)), max(map(len, ids)) + tokens, len(modes)
+            _concurrency(session, concurrency, len(texts)),
+            max(map(len, ids)) + tokens,
+            len(modes) + sum(map(len, rival_names(session, modes).values())),
         )
         sizes = {
             "concurrency": session.options.max_requests,
@@ -138,12 +140,18 @@ def _compare(
     trace: Path | None,
     job: Job,
     course: Course,
-) -> tuple[Comparison, dict[Mode, Engine], Prices]:
+) -> tuple[Comparison, dict[str, Engine], Prices]:
     """Run the modes; return the comparison, the engines that ran and where the prices came from."""
     with trace_writer(trace, session, sizes | {"prompts": len(ids)}) as writer:
         until = LOADED + (1.0 - LOADED) * share_of_measuring(session, job)
         prices = find_prices(session, job, course, until=until)
-        engines = {name: session.engine(name, prices.table) for name in modes}
+        engines: dict[str, Engine] = {name: session.engine(name, prices.table) for name in modes}
+        engines |= rival_engines(
+            session,
+            modes,
+            prices.table,
+            lambda rival: find_prices(rival, job, course, until=until).table,
+        )
         for line in engines[modes[0]].verifier.report.warnings:
             note(line)
         live = Live(engines)
@@ -160,7 +168,7 @@ def _compare(
             )
         except KeyboardInterrupt:
             course.stop()
-            _say_partial(live, finished, (sizes["rounds"] + WARMUP) * len(modes), len(modes))
+            _say_partial(live, finished, (sizes["rounds"] + WARMUP) * len(engines), len(engines))
             raise
     return result, engines, prices
 
@@ -241,7 +249,7 @@ def _encode(
     return found
 
 
-def _forget_stray_table(session: Session, engines: dict[Mode, Engine]) -> None:
+def _forget_stray_table(session: Session, engines: dict[str, Engine]) -> None:
     """Remove our own stored table when served steps disagreed with it, so that the next run measures anew."""
     counted = engines["adaptive"].verifier.counters if "adaptive" in engines else {}
     if "table-left-bounds" in counted and session.settings.paths.cost_table is None:
