@@ -179,7 +179,11 @@ def make_trainer(options: Namespace, target: DenseTarget, deadline: float, say: 
     if not (options.resume or options.extend) or not ids_file.exists():
         np.save(ids_file, frequent(sequences, target.config.vocabulary, options.vocabulary, source.stops))
     draft_ids = torch.from_numpy(np.load(ids_file)).to(target.device)
-    sizes = {"cross_layers": tuple(options.cross_layers)}
+    layers = {"feature_layers": options.feature_layers, "cross_layers": options.cross_layers}
+    sizes = {name: tuple(value) for name, value in layers.items()} | {
+        "table": options.table,
+        "rank": options.rank,
+    }
     config = target_config(target, len(draft_ids), **sizes)
     model = initial_drafter(target, config, draft_ids, options.seed)
     eye = torch.eye(config.hidden, dtype=target.weights.embedding.dtype, device=target.device)
