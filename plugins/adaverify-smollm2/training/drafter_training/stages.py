@@ -227,6 +227,7 @@ def train(options: Namespace, trainer: Trainer, say: Say) -> None:
 def facts(options: Namespace, trainer: Trainer, generated: float, device: torch.device) -> dict[str, object]:
     """Return what the card says about the run."""
     sequences = load_sequences(options.state)
+    source = prompts.PromptSet.load(options.prompts).source[sequences.prompt]
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     return {
         "device": name,
@@ -234,6 +235,7 @@ def facts(options: Namespace, trainer: Trainer, generated: float, device: torch.
         "sequences": len(sequences.first),
         "tokens_written": int((sequences.last - sequences.first + 1).sum()),
         "prompts_used": len(np.unique(sequences.prompt)),
+        "made_up": f"{np.isin(source, ('opening', 'question')).mean():.0%}",
         "width": options.width,
         "generate_seconds": round(generated),
         "train_seconds": round(trainer.seconds),
