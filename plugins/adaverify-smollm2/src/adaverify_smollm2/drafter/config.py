@@ -103,7 +103,7 @@ SMOLLM2_BLOCK = DrafterConfig(
     draft_vocabulary=12288,
     feature_layers=(10, 20, 30),
     # Where heads continue repetitions. On a repeated random text the best head of layers 17 and 23 puts 0.80
-    # and 0.55 of its weight on what followed last time, all heads together 0.24 and 0.22; in layers up to 16 no
+    # and 0.55 of its weight on what followed last time, all heads together 0.24 and 0.22; up to layer 16 no
     # head reaches 0.05. Layer 28 is near the output.
     cross_layers=(17, 23, 28),
     norm_eps=1e-5,
