@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 
@@ -95,3 +96,21 @@ def test_a_drawn_row_turns_greedy_where_it_is_told(tiny_target):
     assert not torch.equal(
         out[:, 4:10], Writer(tiny_target, 3, 32, 0).write(out, lengths, torch.ones(0), 1)[:, 4:10]
     )
+
+
+@pytest.mark.gpu
+def test_captured_steps_write_what_plain_ones_write(tiny_path):
+    """On a CUDA device: graphs over several lengths, greedy and drawn rows, twice from one writer."""
+    from drafter_training.generate import Writer
+    from drafter_training.target import DenseTarget
+
+    device = torch.device("cuda")
+    target = DenseTarget.load(tiny_path, device, torch.float32, 160)
+    prompts = torch.randint(3, 260, (8, 160), generator=torch.Generator().manual_seed(2))
+    arguments = prompts, torch.full((8,), 5), torch.ones(4)
+    plain = Writer(target, 8, 160, 4)
+    captured = Writer(target, 8, 160, 4)
+    captured.capture()
+    first, again = (captured.write(*arguments, seed=1) for _ in range(2))
+    assert torch.equal(first, again)
+    assert torch.equal(first[:4], plain.write(*arguments, seed=1)[:4])

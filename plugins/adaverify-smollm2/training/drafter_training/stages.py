@@ -179,7 +179,11 @@ def make_trainer(options: Namespace, target: DenseTarget, deadline: float, say: 
     if not (options.resume or options.extend) or not ids_file.exists():
         np.save(ids_file, frequent(sequences, target.config.vocabulary, options.vocabulary, source.stops))
     draft_ids = torch.from_numpy(np.load(ids_file)).to(target.device)
-    sizes = {"cross_layers": tuple(options.cross_layers)}
+    layers = {"feature_layers": options.feature_layers, "cross_layers": options.cross_layers}
+    sizes = {name: tuple(value) for name, value in layers.items()} | {
+        "table": options.table,
+        "rank": options.rank,
+    }
     config = target_config(target, len(draft_ids), **sizes)
     model = initial_drafter(target, config, draft_ids, options.seed)
     eye = torch.eye(config.hidden, dtype=target.weights.embedding.dtype, device=target.device)
@@ -223,6 +227,7 @@ def train(options: Namespace, trainer: Trainer, say: Say) -> None:
 def facts(options: Namespace, trainer: Trainer, generated: float, device: torch.device) -> dict[str, object]:
     """Return what the card says about the run."""
     sequences = load_sequences(options.state)
+    source = prompts.PromptSet.load(options.prompts).source[sequences.prompt]
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     return {
         "device": name,
@@ -230,6 +235,7 @@ def facts(options: Namespace, trainer: Trainer, generated: float, device: torch.
         "sequences": len(sequences.first),
         "tokens_written": int((sequences.last - sequences.first + 1).sum()),
         "prompts_used": len(np.unique(sequences.prompt)),
+        "made_up": f"{np.isin(source, ('opening', 'question')).mean():.0%}",
         "width": options.width,
         "generate_seconds": round(generated),
         "train_seconds": round(trainer.seconds),

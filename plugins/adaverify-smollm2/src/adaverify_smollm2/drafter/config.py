@@ -90,6 +90,29 @@ class DrafterConfig:
             raise _refused("it cannot be read", str(error), "JSON written by the training") from error
 
 
+SMOLLM2_BLOCK = DrafterConfig(
+    block=7,
+    hidden=576,
+    heads=9,
+    kv_heads=3,
+    head_dim=64,
+    intermediate=1536,
+    table=256,
+    rank=128,
+    vocabulary=49152,
+    draft_vocabulary=12288,
+    feature_layers=(10, 20, 30),
+    # Where heads continue repetitions. On a repeated random text the best head of layers 17 and 23 puts 0.80
+    # and 0.55 of its weight on what followed last time, all heads together 0.24 and 0.22; up to layer 16 no
+    # head reaches 0.05. Layer 28 is near the output.
+    cross_layers=(17, 23, 28),
+    norm_eps=1e-5,
+    rope_base=100000.0,
+    target="smollm2-135m",
+)
+"""The shape that is trained by default; weights bring their own configuration."""
+
+
 def _refused(problem: str, arrived: object, allowed: str) -> ModelFileError:
     return ModelFileError(
         f"the drafter's configuration is not usable: {problem}",

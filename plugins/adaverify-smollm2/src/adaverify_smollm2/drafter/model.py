@@ -39,9 +39,11 @@ class BlockDrafterModel(nn.Module):
         self.layers = nn.ModuleList(BlockLayer(config, layer) for layer in config.cross_layers)
         self.last_norm = Norm(width, config.norm_eps)
         self.head = MarkovHead(config)
+        self.draft_ids: torch.Tensor
         self.register_buffer("draft_ids", draft_ids.to(torch.int64))
         turns = rotary_table(positions + DRAFT_ROOM, config.head_dim, config.rope_base, torch.device("cpu"))
         # Kept as bits: a module's cast to bfloat16 would round the angles, and with them the positions.
+        self._turns: torch.Tensor
         self.register_buffer("_turns", torch.view_as_real(turns).view(torch.int32), persistent=False)
 
     def backbone(
@@ -55,7 +57,7 @@ class BlockDrafterModel(nn.Module):
             positions: int64 [R], its position, which is also the number of cached positions.
             attend: attention over the cache, see ``CrossAttend``.
         """
-        parts = features.unflatten(-1, (len(self.feature_norms), self.config.hidden)).unbind(-2)
+        parts = features.chunk(len(self.feature_norms), dim=-1)
         normed = [norm(part) for norm, part in zip(self.feature_norms, parts, strict=True)]
         entry = self.feature_in(torch.cat(normed, dim=-1)) + self.token_in(self.table(tokens))
         hidden = entry.unsqueeze(1) * self.slot_gain.to(entry.dtype) + self.slot_offset.to(entry.dtype)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -64,9 +65,10 @@ def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
         ) from error
 
 
-def _tensor(entry: dict[str, object], body: memoryview) -> torch.Tensor:
+def _tensor(entry: dict[str, Any], body: memoryview) -> torch.Tensor:
     dtype = _DTYPES[str(entry["dtype"])]
-    shape, (start, end) = list(entry["shape"]), entry["data_offsets"]  # type: ignore[call-overload,misc]
+    shape: list[int] = list(entry["shape"])
+    start, end = (int(offset) for offset in entry["data_offsets"])
     size = torch.Size(shape).numel() * dtype.itemsize
     if not (0 <= start <= end <= len(body) and end - start == size):
         raise ValueError(f"offsets {start}, {end} for {size} bytes in a body of {len(body)}")
