@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from adaverify.drafting import choose_drafting
+from adaverify.hooks import adaverify_register_benchmarks
 from adaverify.session import Choice, open_session
 from adaverify_contracts import DrafterDescriptor, EngineError, LoadedModel, Seen, UnknownNameError, hookimpl
 from adaverify_testing import TinyModel, TinyTokenizer
@@ -68,7 +69,7 @@ def test_the_models_own_drafter_is_the_default_and_n_gram_stands_beside_it(tiny,
     result = run_tiny("--json")
     assert result.exit_code == 0, result.stderr
     report = json.loads(result.stdout)
-    assert plugin.asked == [3]
+    assert plugin.asked[-1] == 3
     assert report["setup"]["drafter"] == "echo"
     assert report["setup"]["drafter_fallback"] is None
     assert list(report["modes"]) == ["none", "fixed", "adaptive"]
@@ -87,7 +88,7 @@ def test_the_models_own_drafter_is_the_default_and_n_gram_stands_beside_it(tiny,
     assert report["tokens"]["identical"] is True
 
 
-def test_both_drafters_are_on_the_screen(tiny, run_tiny):
+def test_both_drafters_are_on_the_screen(cold_cache, tiny, run_tiny):
     """Within 80 columns: a table a drafter, and how much one gains on the other."""
     tiny(EchoPlugin(), load=tapped)
     result = run_tiny()
@@ -160,3 +161,25 @@ def test_names_that_nothing_registered_are_refused():
     plain = DrafterDescriptor("n-gram", Seen.HISTORY, True, Echo, obstacle=lambda k: "no")
     with pytest.raises(EngineError, match="cannot serve: no"):
         choose_drafting(("n-gram",), {"n-gram": plain}, "m", 7)
+
+
+class OwnBenchmarks:
+    """Registers ours as the entry point does."""
+
+    @hookimpl
+    def adaverify_register_benchmarks(self):
+        return adaverify_register_benchmarks()
+
+
+def test_bench_times_whole_steps_with_a_named_drafter(tiny, invoke):
+    """The step that is timed drafts with it; a name that nothing registered is refused."""
+    tiny(EchoPlugin(), OwnBenchmarks(), load=tapped)
+    small = ("--device", "cpu", "--dtype", "float32", "--requests", 2, "--steps", 3, "--repeat", 1)
+    found = invoke("bench", "step", "--drafter", "echo", "--json", "-", *small)
+    assert found.exit_code == 0, found.stderr
+    (one,) = json.loads(found.stdout)["benchmarks"]
+    assert "echo drafts" in one["data"]
+    assert one["facts"]["captured"] is True
+    refused = invoke("bench", "step", "--drafter", "psychic", *small)
+    assert refused.exit_code == 3
+    assert "no drafter is named 'psychic'" in refused.stderr

@@ -168,6 +168,7 @@ def render_report(
     out().print()
     out().print(table("Modes", _COLUMNS, [_row(name, one) for name, one in modes.items()]))
     for drafter, found in report["rivals"].items():
+        out().print()
         out().print(table(f"Drafter {drafter}", _COLUMNS, [_row(name, one) for name, one in found.items()]))
     say(_LEGEND, "dim")
     for line in _against(setup["drafter"], modes, report["rivals"]):
