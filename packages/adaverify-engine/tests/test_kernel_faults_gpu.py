@@ -8,6 +8,7 @@ import sys
 import pytest
 import torch
 
+from adaverify_capability import probe
 from adaverify_contracts import KernelLevel, LoadedModel
 from adaverify_engine import Engine, Sampling
 from adaverify_runtime import PluginSettings, assemble, load_plugins
@@ -79,9 +80,12 @@ def test_a_kernel_library_that_fails_is_named_and_the_tokens_are_right(library, 
     options = tiny.options(device="cuda", page_size=16, max_requests=4)
     plugins = load_plugins(PluginSettings())
     descriptor = next(one.descriptor for one in plugins.drafters() if one.descriptor.name == "n-gram")
+    # Results are cached by process, and every fault is a process's own.
+    capability = probe(torch.device("cuda"), [one.descriptor for one in plugins.probes()], refresh=True)
     verifier = assemble(
         options.limits,
         device="cuda",
+        capability=capability,
         settings=tiny.settings(),
         plugins=plugins,
         drafter=descriptor,
