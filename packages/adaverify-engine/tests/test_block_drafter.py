@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from adaverify_contracts import BlockDrafter, EngineError
 from adaverify_engine import Sampling
 from adaverify_engine.drafters import ReadingDrafter
+from adaverify_engine.executor import Executor
 from adaverify_engine.profiling import grid_for, profile_engine
 
 MODES = ("none", "fixed", "adaptive")
@@ -117,8 +120,6 @@ def test_it_reads_the_last_accepted_position_and_all_before(make_engine, tiny, m
 
 def extended(tiny, model, prompts, done):
     """Return completions with the tokens that would have come next."""
-    from dataclasses import replace
-
     return [
         replace(one, tokens=tuple(tiny.greedy(model, prompt, len(one.tokens) + 12)))
         for prompt, one in zip(prompts, done, strict=True)
@@ -319,3 +320,19 @@ def test_a_block_may_look_with_more_queries_than_a_step_has(make_engine, tiny, r
     done = run(engine, prompts, Sampling(max_tokens=16))
     require_oracle(tiny, model, prompts, done, 16)
     assert require_reads(model, block_of(engine), prompts, extended(tiny, model, prompts, done)) > 10
+
+
+def test_drafting_and_keeping_read_nothing_on_the_host(tiny):
+    """On the meta device there are shapes and no values: whatever asked for one would raise."""
+    options, device = tiny.options(device="meta"), torch.device("meta")
+    executor = Executor(tiny.Decoder().to(device), options)
+    block = tiny.Block(options.limits, device)
+    block.remembers = False
+    drafter = ReadingDrafter(block, executor, reads=True)
+    rows = torch.empty(3, dtype=torch.int32, device=device)
+    drafter.draft(rows)
+    starts = torch.empty(4, dtype=torch.int32, device=device)
+    drafter.keep_accepted(torch.empty(18, 64, device=device), starts, rows, rows)
+    assert {tensor.device for tensor in (drafter.features, drafter.state.drafts)} == {device}
+    with pytest.raises(RuntimeError, match="meta"):
+        rows[0].item()

@@ -35,7 +35,7 @@ def real():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sessions, "load_plugins", installed)
         patch.setattr(sessions, "read_settings", lambda: Settings(planner=quick_planner()))
-        choice = sessions.Choice(device="cpu", dtype="float32", draft_tokens=K, seed=0)
+        choice = sessions.Choice(drafter="n-gram", device="cpu", dtype="float32", draft_tokens=K, seed=0)
         return sessions.open_session(choice)
 
 

@@ -144,3 +144,13 @@ def test_packed_layers_draft_what_plain_ones_do(config):
             torch.testing.assert_close(one, two, atol=1e-4, rtol=1e-4)
         alone = packed.draft(*(part[2:3] for part in arguments), attend)
         assert torch.equal(alone[0], packed.draft(*arguments, attend)[0][2:3])
+
+
+def test_a_draft_reads_nothing_on_the_host(target, config):
+    """On the meta device there are shapes and no values: whatever asked for one would raise."""
+    meta = torch.device("meta")
+    drafter = bound(target, random_model(config).to(meta))
+    arguments = (part.to(meta) for part in inputs(config, 3))
+    drafts, scores = drafter.block(*arguments, torch.zeros(3, device=meta), attend)
+    assert drafts.shape == scores.shape == (3, 7)
+    assert (drafts.dtype, scores.dtype) == (torch.int64, torch.float32)
