@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from adaverify_contracts import BlockDrafter, EngineError
-from adaverify_engine import Sampling
+from adaverify_engine import Engine, Sampling
 from adaverify_engine.drafters import ReadingDrafter
 from adaverify_engine.executor import Executor
 from adaverify_engine.profiling import grid_for, profile_engine
@@ -336,3 +337,23 @@ def test_drafting_and_keeping_read_nothing_on_the_host(tiny):
     assert {tensor.device for tensor in (drafter.features, drafter.state.drafts)} == {device}
     with pytest.raises(RuntimeError, match="meta"):
         rows[0].item()
+
+
+def test_a_block_that_cannot_be_captured_is_named_and_steps_run_eagerly(make_engine, tiny, monkeypatch):
+    """Every size fails with its cause; the engine serves without drafts, and says so."""
+
+    class Broken(tiny.Block):
+        def block(self, *arguments):
+            raise RuntimeError("no such kernel")
+
+    model, prompts = tiny.Decoder(), tiny.prompts(3)
+    with monkeypatch.context() as patch:
+        # The fixture insists on captured steps; here there are none.
+        patch.setattr(Engine, "capture", lambda engine: SimpleNamespace(captured=True, failed=()))
+        engine = make_engine("fixed", model=model, drafter=Broken, replayed=True)
+    report = engine.capture()
+    assert not report.captured
+    assert {"no such kernel" in failure.cause for failure in report.failed} == {True}
+    require_oracle(tiny, model, prompts, run(engine, prompts, Sampling(max_tokens=12)), 12)
+    assert engine.verifier.counters["drafter-raised"] == 3
+    assert engine.verifier.counters["drafter-disabled"] > 0

@@ -6,26 +6,19 @@ import json
 
 import pytest
 import torch
+from torch.nn.functional import rms_norm
 
 from adaverify.drafting import choose_drafting
 from adaverify.hooks import adaverify_register_benchmarks
 from adaverify.session import Choice, open_session
-from adaverify_contracts import DrafterDescriptor, EngineError, LoadedModel, Seen, UnknownNameError, hookimpl
-from adaverify_testing import TinyModel, TinyTokenizer
-
-
-class Tapped(TinyModel):
-    """The tiny model, showing the hidden states it ends with as the features of its only tap."""
-
-    def forward_tapped(self, tokens, positions, attend, taps):
-        hidden = self.forward(tokens, positions, attend)
-        return hidden, hidden
+from adaverify_contracts import DrafterDescriptor, EngineError, Seen, UnknownNameError, hookimpl
+from adaverify_testing import TinyModel
 
 
 class Echo:
     """Reads the model's last hidden states and drafts what they decide, again and again."""
 
-    taps, queries = (1,), 1
+    taps, queries = (2,), 1
 
     def __init__(self, limits, device):
         self.width = limits.draft_tokens
@@ -35,12 +28,8 @@ class Echo:
 
     def block(self, features, tokens, positions, temperatures, attend):
         attend(0, torch.zeros(len(tokens), self.target.geometry.heads, self.target.geometry.head_dim))
-        scores, drafts = self.target.logits(features).max(dim=-1)
+        scores, drafts = self.target.logits(rms_norm(features, features.shape[1:])).max(dim=-1)
         return drafts[:, None].expand(-1, self.width), scores[:, None].expand(-1, self.width).float()
-
-
-def tapped(options):
-    return LoadedModel(Tapped(options=options), TinyTokenizer())
 
 
 class EchoPlugin:
@@ -65,7 +54,7 @@ class EchoPlugin:
 def test_the_models_own_drafter_is_the_default_and_n_gram_stands_beside_it(tiny, run_tiny):
     """Five lines of figures, tokens compared over all of them, one sentence that holds them together."""
     plugin = EchoPlugin()
-    tiny(plugin, load=tapped)
+    tiny(plugin)
     result = run_tiny("--json")
     assert result.exit_code == 0, result.stderr
     report = json.loads(result.stdout)
@@ -90,7 +79,7 @@ def test_the_models_own_drafter_is_the_default_and_n_gram_stands_beside_it(tiny,
 
 def test_both_drafters_are_on_the_screen(cold_cache, tiny, run_tiny):
     """Within 80 columns: a table a drafter, and how much one gains on the other."""
-    tiny(EchoPlugin(), load=tapped)
+    tiny(EchoPlugin())
     result = run_tiny()
     assert result.exit_code == 0, result.stderr
     lines = result.stdout.splitlines()
@@ -105,7 +94,7 @@ def test_both_drafters_are_on_the_screen(cold_cache, tiny, run_tiny):
 
 def test_named_drafters_run_alone_or_against_each_other(tiny, run_tiny):
     """One name is one drafter; more are held against the first, in that order."""
-    tiny(EchoPlugin(), load=tapped)
+    tiny(EchoPlugin())
     alone = json.loads(run_tiny("--drafter", "echo", "--json", "--mode", "fixed").stdout)
     assert (alone["setup"]["drafter"], alone["rivals"]) == ("echo", {})
     both = run_tiny("--drafter", "n-gram", "--drafter", "echo", "--json", "--mode", "fixed")
@@ -116,7 +105,7 @@ def test_named_drafters_run_alone_or_against_each_other(tiny, run_tiny):
 
 def test_a_drafter_that_cannot_serve_is_replaced_by_name_and_counted(tiny, run_tiny):
     """Said on standard error, in the report, and counted in every mode that drafts."""
-    tiny(EchoPlugin("its weights are not there"), load=tapped)
+    tiny(EchoPlugin("its weights are not there"))
     result = run_tiny("--json")
     report = json.loads(result.stdout)
     assert report["setup"]["drafter"] == "n-gram"
@@ -129,7 +118,7 @@ def test_a_drafter_that_cannot_serve_is_replaced_by_name_and_counted(tiny, run_t
 
 def test_naming_a_drafter_that_cannot_serve_is_an_error(tiny, run_tiny):
     """The user asked for this one: nothing else runs in its place."""
-    tiny(EchoPlugin("its weights are not there"), load=tapped)
+    tiny(EchoPlugin("its weights are not there"))
     for name, why in (
         ("echo", "its weights are not there"),
         ("stranger", "made for the model another-model"),
@@ -142,14 +131,14 @@ def test_naming_a_drafter_that_cannot_serve_is_an_error(tiny, run_tiny):
 
 def test_without_drafts_there_is_no_rival(tiny):
     """K = 0: both drafters would do nothing."""
-    tiny(EchoPlugin(), load=tapped)
+    tiny(EchoPlugin())
     assert open_session(Choice(draft_tokens=0)).rivals == ()
     assert [one.name for one in open_session(Choice(draft_tokens=3)).rivals] == ["n-gram"]
 
 
 def test_a_cost_table_belongs_to_its_drafter(tiny):
     """Drafting is a part of the price."""
-    tiny(EchoPlugin(), load=tapped)
+    tiny(EchoPlugin())
     session = open_session(Choice())
     (rival,) = session.rivalled()
     assert session.fingerprint.differences(rival.fingerprint) == {"drafter": ("echo", "n-gram")}
@@ -173,7 +162,7 @@ class OwnBenchmarks:
 
 def test_bench_times_whole_steps_with_a_named_drafter(tiny, invoke):
     """The step that is timed drafts with it; a name that nothing registered is refused."""
-    tiny(EchoPlugin(), OwnBenchmarks(), load=tapped)
+    tiny(EchoPlugin(), OwnBenchmarks())
     small = ("--device", "cpu", "--dtype", "float32", "--requests", 2, "--steps", 3, "--repeat", 1)
     found = invoke("bench", "step", "--drafter", "echo", "--json", "-", *small)
     assert found.exit_code == 0, found.stderr
