@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ from adaverify_runtime.plugins import Observer
 from adaverify_runtime.report import StartupReport
 from adaverify_runtime.row_choice import RowChoice
 from adaverify_runtime.staging import PerRequest, Staged, StaticInputs, longest_context
-from adaverify_verification import Assignment, VerificationManager
+from adaverify_verification import Assignment, VerificationManager, request_rows
 
 # Outcomes arrive a few steps after their stage; strategies of steps whose outcome never came are dropped.
 _STAGED_DEPTH = 64
@@ -327,9 +327,11 @@ class Verifier:
     def observe(self, outcome: StepOutcome, plan: Plan) -> StepRecord:
         """Learn from a finished step and return its record; queue the record for observers.
 
-        Observers are called by ``drain``, by ``close``, and here when the queue is full.
+        Observers are called by ``drain``, ``close``, and here when the queue is full; without any, no ``rows``.
         """
         record = self.manager.observe(outcome, plan, self._staged.pop(plan.step, "unstaged"))
+        if self._parts.observers.listening:
+            record = replace(record, rows=request_rows(outcome))
         self._parts.observers.put(record)
         return record
 

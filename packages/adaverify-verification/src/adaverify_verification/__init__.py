@@ -11,6 +11,7 @@ from adaverify_verification.manager import VerificationManager
 from adaverify_verification.options import ManagerOptions
 from adaverify_verification.policies import PricePolicy, RatioPolicy
 from adaverify_verification.profiling import ProfileGrid, profile_cost
+from adaverify_verification.records import request_rows
 from adaverify_verification.relay import CpuRelay, CudaRelay, Relay, make_relay
 from adaverify_verification.signals import (
     ACCEPTANCE_HISTORY,
@@ -52,6 +53,7 @@ __all__ = [
     "export_plan",
     "make_relay",
     "profile_cost",
+    "request_rows",
     "require_lossless",
     "verdict",
 ]

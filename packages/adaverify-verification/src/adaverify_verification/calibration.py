@@ -53,9 +53,13 @@ def label_counts(outcome: StepOutcome) -> np.ndarray:
     """Return how many positions of each request carry a label, int64 [R].
 
     A position has a label when it was admitted and reached: ``min(accepted + 1, admitted)`` of them, the last
-    one negative unless everything admitted was accepted. Requests with ``learn`` False have none.
+    one negative unless everything admitted was accepted. Behind an accepted end token there are none
+    (``judged``), nor for requests with ``learn`` False.
     """
-    return np.where(outcome.learn, np.minimum(outcome.accepted + 1, outcome.admitted), 0).astype(np.int64)
+    counts = np.minimum(outcome.accepted + 1, outcome.admitted)
+    if outcome.judged is not None:
+        counts = np.minimum(counts, outcome.judged)
+    return np.where(outcome.learn, counts, 0).astype(np.int64)
 
 
 def readiness(positives: np.ndarray, negatives: np.ndarray) -> tuple[bool, str]:
