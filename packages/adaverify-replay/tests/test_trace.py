@@ -199,7 +199,7 @@ def test_malformed_rows_are_named_by_line(tmp_path, record, change, words):
 
 
 def test_a_trace_of_version_1_is_read_without_rows(tmp_path, record):
-    """Old traces stay readable; nothing is appended to them; an old reader refuses version 2 by its number."""
+    """Old traces stay readable and nothing is appended to them; an old reader refuses version 2."""
     path = tmp_path / "trace.jsonl"
     old = record().as_dict()
     del old["rows"]

@@ -327,7 +327,7 @@ class Verifier:
     def observe(self, outcome: StepOutcome, plan: Plan) -> StepRecord:
         """Learn from a finished step and return its record; queue the record for observers.
 
-        Observers are called by ``drain``, ``close``, and here when the queue is full; without any, no ``rows``.
+        ``drain``, ``close`` and a full queue call the observers; without any there are no ``rows``.
         """
         record = self.manager.observe(outcome, plan, self._staged.pop(plan.step, "unstaged"))
         if self._parts.observers.listening:

@@ -18,6 +18,7 @@ from adaverify_verification.signals import (
     CALIBRATED,
     DRAFTER,
     OPTIMISTIC,
+    TEMPERATURE_SCALED,
     builtin_signals,
 )
 from adaverify_verification.table_check import TableCheck, check_table
@@ -27,6 +28,7 @@ __all__ = [
     "CALIBRATED",
     "DRAFTER",
     "OPTIMISTIC",
+    "TEMPERATURE_SCALED",
     "Assigner",
     "Assignment",
     "CostCurve",

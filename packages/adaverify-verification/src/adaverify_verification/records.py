@@ -45,11 +45,9 @@ def request_rows(outcome: StepOutcome) -> RequestRows:
     different keys.
     """
     scores = outcome.scores.astype(np.float64)
-    finite = np.isfinite(scores).all(axis=1).tolist()
     values = np.round(scores, _DECIMALS).tolist()
-    for row, whole in enumerate(finite):
-        if not whole:
-            values[row] = [value if np.isfinite(value) else None for value in values[row]]
+    for row in np.flatnonzero(~np.isfinite(scores).all(axis=1)).tolist():
+        values[row] = [value if np.isfinite(value) else None for value in values[row]]
     keys = outcome.keys if outcome.keys is not None else outcome.generations << _SLOT_BITS | outcome.slots
     return RequestRows(
         keys=tuple(keys.tolist()),
