@@ -120,7 +120,7 @@ def test_only_steps_that_verified_everything_count():
 
 
 def test_m11_steps_that_verified_everything_undo_censoring():
-    """M11: half the requests accept 0.9, half 0.3; trimming admits the first only and would say 0.9, not 0.6."""
+    """M11: half the requests accept 0.9, half 0.3, only the first are admitted: 0.6 and not 0.9."""
     keen, poor = [(1, 1, 1, int(k < 9), 1) for k in range(10)], [(2, 1, 1, int(k < 3), 1) for k in range(10)]
     trimmed = [record(rows(*keen, *[(2, 1, 0, 0, 1)] * 10, scores=(0.5,)))] * 9
     whole = record(rows(*keen, *poor, scores=(0.5,)))

@@ -12,7 +12,7 @@ import numpy as np
 
 from adaverify_contracts import StepOutcome
 from adaverify_engine.draft_source import DraftSource
-from adaverify_engine.emission import Decided, emit, judged_drafts
+from adaverify_engine.emission import Decided, emit
 from adaverify_engine.pipeline import AHEAD, DecodePipeline, Finished
 from adaverify_engine.request import Event, Request
 from adaverify_engine.scheduler import Scheduler, Work
@@ -121,7 +121,7 @@ class Ahead:
             request.steps += 1
             event, cut = emit(request, decided, index, None)
             events.append(event)
-            judged[index] = judged_drafts(event, int(judged[index]), count - 1)
+            judged[index] = event.judged(int(judged[index]), count - 1)
             stats.discarded += cut
             if event.finished is None:
                 self.drafts.advanced(request.slot, count)

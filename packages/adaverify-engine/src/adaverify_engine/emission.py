@@ -52,15 +52,6 @@ def emit(request: Request, decided: Decided, index: int, logits: torch.Tensor | 
     return Event(request.id, tuple(emitted), piece, request.finished), count - len(emitted)
 
 
-def judged_drafts(event: Event, drafted: int, accepted: int) -> int:
-    """Return how many leading drafts count for calibration: all, or up to an accepted end token.
-
-    Whether the target would go on with the drafts behind its own end is a question of no text.
-    """
-    ended = event.finished in (FinishReason.STOP_TOKEN, FinishReason.STOP_TEXT)
-    return len(event.tokens) if ended and len(event.tokens) <= accepted else drafted
-
-
 def _ending(request: Request, token: int) -> FinishReason | None:
     if token in request.stop_tokens:
         return FinishReason.STOP_TOKEN

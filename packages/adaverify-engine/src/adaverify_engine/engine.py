@@ -22,7 +22,7 @@ from adaverify_contracts import (
 )
 from adaverify_engine.ahead import Ahead
 from adaverify_engine.draft_source import DraftSource
-from adaverify_engine.emission import Decided, emit, judged_drafts
+from adaverify_engine.emission import Decided, emit
 from adaverify_engine.executor import Executor
 from adaverify_engine.options import EngineOptions, Sampling
 from adaverify_engine.pipeline import DecodePipeline
@@ -377,7 +377,7 @@ class Engine:
             emitted=sum(len(event.tokens) for event in events),
             seconds=seconds,
             keys=np.array([request.key for request in judged[:rows]], dtype=np.int64),
-            judged=np.array(list(map(judged_drafts, events, batch.scheduled, accepted)), dtype=np.int64),
+            judged=np.array(list(map(Event.judged, events, batch.scheduled, accepted)), dtype=np.int64),
         )
         for name in (*self._drafts.take_faults(), *self._executor.attention.take_fallbacks()):
             self._verifier.manager.note(state.step, name)

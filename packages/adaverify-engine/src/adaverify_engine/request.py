@@ -38,6 +38,14 @@ class Event:
     text: str
     finished: FinishReason | None
 
+    def judged(self, drafted: int, accepted: int) -> int:
+        """Return how many leading drafts count for calibration: all, or up to an accepted end token.
+
+        Whether the target would go on with the drafts behind its own end is a question of no text.
+        """
+        ended = self.finished in (FinishReason.STOP_TOKEN, FinishReason.STOP_TEXT)
+        return len(self.tokens) if ended and len(self.tokens) <= accepted else drafted
+
 
 @dataclass(frozen=True, slots=True)
 class Completion:

@@ -187,6 +187,9 @@ class PathSettings(_Section):
         default=None, description="a row-cost table file that a strategy's benchmark wrote"
     )
     trace: Path | None = Field(default=None, description="a file that step records are appended to")
+    calibration: Path | None = Field(
+        default=None, description="a file written by `adaverify calibrate`, or a JSON file of temperatures"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,8 @@ MEMORY = 0.9
 STEP_LIMIT = 2.0
 # A position serves its own intercept half and half with the shared one at 32 labels, the readiness minimum.
 SHARED_WEIGHT = 32.0
+# Newton steps over one recorded set; a logit moves by at most 2 in each, and the last ones move none.
+PASSES = 40
 # Scores beyond +-1000 count as +-1000: then 2e5 labels of one window fit an int64 at 24 fractional bits.
 SCORE_LIMIT = 1000.0
 _FRACTION = float(1 << 24)
@@ -189,6 +191,23 @@ class LogisticFit:
         self.intercepts = self.intercepts + shifts * self._remembered / (self._remembered + DAMPING)
         self.refits += 1
         self._reset_window()
+
+    def fit_to(self, scores: np.ndarray, labelled: np.ndarray, accepted: np.ndarray) -> None:
+        """Fit to one recorded set of labels until it stays; whatever was learnt before is replaced.
+
+        Args:
+            scores: float [N, K], raw; labels of scores that are not numbers are skipped.
+            labelled: bool [N, K].
+            accepted: bool [N, K], read where ``labelled``.
+        """
+        for _ in range(PASSES):
+            self._memory = _Sums.zero(self.draft_tokens, np.float64)
+            self._remembered = np.zeros(self.draft_tokens)
+            self.positives[:] = self.negatives[:] = self.predicted[:] = 0
+            self._reset_window()
+            self.count(scores, labelled, accepted)
+            self.refit()
+        self.refits = 1
 
     def served(self) -> tuple[float, np.ndarray]:
         """Return the slope and the intercepts float64 [K] to use; few labels lean on the shared intercept."""

@@ -55,7 +55,7 @@ def learnt_of(state: object, signal: str, fingerprint: str, draft_tokens: int) -
     return learnt
 
 
-def subject(target: str, drafter: str) -> str:
+def calibration_subject(target: str, drafter: str) -> str:
     """Return the fingerprint of a calibration: scores mean something for one target and drafter only."""
     return f"target {target}, drafter {drafter}"
 

@@ -52,6 +52,8 @@ def build_report(
             "prompts": len(texts),
             **setup,
             "cost": prices.words,
+            "signal": session.settings.planner.signal,
+            "calibration": _path(session.settings.paths.calibration),
         },
         "cost_table": prices.as_dict(),
         "modes": {
@@ -74,6 +76,10 @@ def build_report(
             for one in verifier.disabled_observers
         ],
     }
+
+
+def _path(path: Path | None) -> str | None:
+    return None if path is None else str(path)
 
 
 def _completions(result: Comparison, texts: Sequence[str]) -> list[dict[str, Any]]:
@@ -154,6 +160,8 @@ def render_report(
         render_reliability(modes)
     say(verdict(report["tokens"], setup["dtype"], len(modes)))
     say(f"Strategies: {', '.join(setup['strategies'])}. Cost: {setup['cost']}.")
+    if setup["calibration"]:
+        say(f"Calibration of signal {setup['signal']}: {setup['calibration']}")
     for name, one in modes.items():
         for counter, number in one["counters"].items():
             say(f"Counted in {name}: {counter} x {number}.")

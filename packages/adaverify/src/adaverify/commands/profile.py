@@ -9,7 +9,7 @@ import typer
 
 from adaverify.console import CHECK_FAILED, emit_json, note, out, progress, reports_errors, say, table
 from adaverify.files import require_writable
-from adaverify.options import Device, Drafter, DraftTokens, Dtype, Json, Model, Offline
+from adaverify.options import Calibration, Device, Drafter, DraftTokens, Dtype, Json, Model, Offline
 from adaverify.session import (
     DRAFTER,
     MODEL,
@@ -37,6 +37,7 @@ def profile(
     ] = 5,
     model: Model = MODEL,
     drafter: Drafter = DRAFTER,
+    calibration: Calibration = None,
     device: Device = None,
     dtype: Dtype = None,
     offline: Offline = False,
@@ -56,7 +57,7 @@ def profile(
     require_writable(plot, "--plot")
     if store is not None:
         require_writable(store, "--table")
-    choice = Choice(model, drafter, device, dtype, draft_tokens, None, offline)
+    choice = Choice(model, drafter, device, dtype, draft_tokens, None, offline, calibration)
     with progress() as display:
         task = display.add_task(f"loading {model}", total=None, note="")
         session = open_session(

@@ -11,7 +11,18 @@ from rich.progress import Progress
 from adaverify.blame import blaming_plugins
 from adaverify.console import CHECK_FAILED, emit_json, err, note, progress, reports_errors, table
 from adaverify.files import require_writable
-from adaverify.options import MODES, Device, Drafter, DraftTokens, Dtype, Json, Model, Modes, Offline
+from adaverify.options import (
+    MODES,
+    Calibration,
+    Device,
+    Drafter,
+    DraftTokens,
+    Dtype,
+    Json,
+    Model,
+    Modes,
+    Offline,
+)
 from adaverify.pricing import Prices, find_prices
 from adaverify.prompts import human_eval_prompts, numbered_prompts
 from adaverify.run_report import build_report, render_report
@@ -50,6 +61,7 @@ def run(
     mode: Modes = None,
     model: Model = MODEL,
     drafter: Drafter = DRAFTER,
+    calibration: Calibration = None,
     device: Device = None,
     dtype: Dtype = None,
     chat: Annotated[bool, typer.Option("--chat", help="Put each prompt into the chat template.")] = False,
@@ -73,7 +85,7 @@ def run(
     sampling = sampling_of(len(texts), tokens, temperature, seed)
     if trace is not None:
         _check_trace(trace, modes)
-    choice = Choice(model, drafter, device, dtype, draft_tokens, seed, offline)
+    choice = Choice(model, drafter, device, dtype, draft_tokens, seed, offline, calibration)
     with progress() as display:
         loading = display.add_task(f"loading {model}", total=None, note="")
         session = open_session(
