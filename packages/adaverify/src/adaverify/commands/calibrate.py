@@ -237,9 +237,8 @@ def _save(path: Path, state: dict[str, Any]) -> None:
 
 def _render(report: dict[str, Any], studies: dict[str, Study]) -> None:
     setup = report["setup"]
-    say(
-        f"{setup['target']}, drafter {setup['drafter']}, K = {setup['draft_tokens']}, signal {report['signal']}"
-    )
+    named = f"{setup['target']}, drafter {setup['drafter']}, K = {setup['draft_tokens']}"
+    say(f"{named}, signal {report['signal']}")
     for name, one in studies.items():
         out().print()
         title = (
@@ -292,6 +291,4 @@ def _say_doubts(studies: dict[str, Study]) -> None:
             if before.ece is not None and after.ece is not None
         ]
         if pairs and sum(after - before for before, after in pairs) > 0:
-            note(
-                f"{name}: on the prompts held out the calibration error has not fallen; calibrate on more prompts"
-            )
+            note(f"{name}: the calibration error of held-out prompts has not fallen; use more prompts")
