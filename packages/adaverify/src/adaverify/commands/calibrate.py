@@ -25,6 +25,7 @@ from adaverify_verification import (
     save_state,
     study,
 )
+from adaverify_verification.calibration_offline import TEMPERATURES
 from adaverify_verification.calibration_study import SIGNALS
 
 # With 64 new tokens some 1400 verified drafts of prompt lookup, a third of them held out.
@@ -45,6 +46,9 @@ _RUN_ONLY = (
     "offline",
     "record",
 )
+
+
+_EDGES = (float(TEMPERATURES[0]), float(TEMPERATURES[-1]))
 
 
 def _signal(name: str) -> str:
@@ -285,6 +289,13 @@ def _say_doubts(studies: dict[str, Study]) -> None:
         if one.short:
             positions = ", ".join(map(str, one.short))
             note(f"{name}: positions {positions} have fewer than 8 accepted or 8 rejected labels to fit to")
+        edge = [k + 1 for k, value in enumerate(one.parameters.get("temperature", ())) if value in _EDGES]
+        if edge:
+            positions = ", ".join(map(str, edge))
+            note(
+                f"{name}: positions {positions} took the last temperature tried, as a head that is shifted does: "
+                "a temperature squeezes it and does not repair it. Compare --signal calibrated"
+            )
         pairs = [
             (before.ece, after.ece)
             for before, after in zip(one.before, one.after, strict=True)
