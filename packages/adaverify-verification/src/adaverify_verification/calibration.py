@@ -40,15 +40,14 @@ _NUMBERS = ("slope", "s_ww", "refits")
 _REALS = ("remembered", "s_kk", "intercepts", "s_wk")
 _COUNTS = ("positives", "negatives", "predicted")
 
-# 32 of each kind put the pooled rate within 0.09 (one standard deviation at worst); position 1 decides
-# whether to verify anything, so it needs 8 of each kind of its own, and the deeper ones borrow the shared
-# intercept.
+# 32 of each kind put the pooled rate within 0.09 (one standard deviation at worst); each position needs 8 of
+# each kind of its own, and leans on the shared intercept beyond them.
 MIN_EACH = 32
-MIN_EACH_FIRST = 8
+MIN_EACH_POSITION = 8
 # Labels of one kind only are evidence too: after n of them the other kind's rate is below 3 / n (95 %), 0.6 %
-# here. Without this a drafter that is never accepted would be verified in full for ever.
+# and 2 % here. Without this a drafter that is never accepted would be verified in full for ever.
 MIN_ONE_KIND = 512
-MIN_ONE_KIND_FIRST = 128
+MIN_ONE_KIND_POSITION = 128
 
 
 def label_counts(outcome: StepOutcome) -> np.ndarray:
@@ -65,25 +64,38 @@ def label_counts(outcome: StepOutcome) -> np.ndarray:
 
 
 def readiness(positives: np.ndarray, negatives: np.ndarray) -> tuple[bool, str]:
-    """Return whether labels per position, int [K] each, suffice to trim, and the reason in words."""
+    """Return whether labels per position, int [K] each, suffice to trim, and the reason in words.
+
+    Every position needs both kinds, or many of one. When so many drafts were verified that a position still
+    short is hardly ever reached, it no longer holds up the others.
+    """
     total = (int(positives.sum()), int(negatives.sum()))
-    first = (int(positives[:1].sum()), int(negatives[:1].sum()))
-    for what, (yes, no), each, one_kind in (
-        ("all positions", total, MIN_EACH, MIN_ONE_KIND),
-        ("position 1", first, MIN_EACH_FIRST, MIN_ONE_KIND_FIRST),
-    ):
-        if min(yes, no) < each and yes + no < one_kind:
-            return False, (
-                f"{what}: {yes} accepted and {no} rejected labels, needs {each} of each or {one_kind} in all"
-            )
-    short = [
-        str(k + 1)
-        for k in range(1, len(positives))
-        if min(int(positives[k]), int(negatives[k])) < MIN_EACH_FIRST
-    ]
-    if short:
-        return True, f"fitted; positions {', '.join(short)} have few labels and lean on the shared intercept"
-    return True, "fitted at every position"
+    if min(total) < MIN_EACH and sum(total) < MIN_ONE_KIND:
+        return False, f"all positions: {_words(*total, MIN_EACH, MIN_ONE_KIND)}"
+    short = short_positions(positives, negatives)
+    if not short:
+        return True, "fitted at every position"
+    seldom = int(positives[0] + negatives[0]) >= MIN_ONE_KIND
+    if short[0] == 1 or not seldom:
+        return False, shortage(short[0], positives, negatives)
+    named = ", ".join(map(str, short))
+    return True, f"fitted; positions {named} have few labels and lean on the shared intercept"
+
+
+def short_positions(positives: np.ndarray, negatives: np.ndarray) -> tuple[int, ...]:
+    """Return the positions, from 1, that have neither 8 labels of each kind nor 128 in all."""
+    few = np.minimum(positives, negatives) < MIN_EACH_POSITION
+    return tuple((np.flatnonzero(few & (positives + negatives < MIN_ONE_KIND_POSITION)) + 1).tolist())
+
+
+def shortage(position: int, positives: np.ndarray, negatives: np.ndarray) -> str:
+    """Return in words what a position, from 1, has and needs."""
+    counts = int(positives[position - 1]), int(negatives[position - 1])
+    return f"position {position}: {_words(*counts, MIN_EACH_POSITION, MIN_ONE_KIND_POSITION)}"
+
+
+def _words(yes: int, no: int, each: int, one_kind: int) -> str:
+    return f"{yes} accepted and {no} rejected labels, needs {each} of each or {one_kind} in all"
 
 
 def probabilities(slope: float, intercepts: np.ndarray, scores: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from adaverify_contracts import CalibrationError
-from adaverify_verification.calibration import MIN_EACH_FIRST, LogisticFit, probabilities
+from adaverify_verification.calibration import MIN_EACH_POSITION, LogisticFit, probabilities
 from adaverify_verification.calibration_file import envelope
 from adaverify_verification.calibration_offline import IDENTITY, fit_temperatures, survivals
 from adaverify_verification.evidence import REGIME_NAMES, Evidence, split
@@ -48,7 +48,7 @@ class Study:
     def short(self) -> tuple[int, ...]:
         """Positions with fewer than eight labels of either kind: hardly fitted."""
         counts = enumerate(zip(self.positives, self.negatives, strict=True), 1)
-        return tuple(position for position, pair in counts if min(pair) < MIN_EACH_FIRST)
+        return tuple(position for position, pair in counts if min(pair) < MIN_EACH_POSITION)
 
     def as_dict(self) -> dict[str, Any]:
         """Return a JSON-ready dictionary."""
@@ -129,7 +129,7 @@ _Fitted = tuple[dict[str, tuple[float, ...]], dict[str, Any], np.ndarray]
 
 
 def _temperatures(seen: Evidence, unseen: Evidence) -> _Fitted:
-    found = fit_temperatures(seen.scores, seen.accepted, seen.judged, least=MIN_EACH_FIRST)
+    found = fit_temperatures(seen.scores, seen.accepted, seen.judged, least=MIN_EACH_POSITION)
     positives, negatives = seen.labels()
     learnt = {
         "temperatures": found.tolist(),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from adaverify_contracts import CalibrationError
-from adaverify_verification.calibration import MIN_EACH_FIRST, MIN_ONE_KIND_FIRST
+from adaverify_verification.calibration import MIN_EACH_POSITION, short_positions, shortage
 from adaverify_verification.calibration_offline import IDENTITY, fit_temperatures, sigmoid
 from adaverify_verification.evidence import Evidence
 from adaverify_verification.temperature_vector import require_temperatures
@@ -62,7 +62,7 @@ class TemperatureFit:
             np.concatenate([part.scores for part in self._parts]),
             np.concatenate([part.accepted for part in self._parts]),
             np.concatenate([part.judged for part in self._parts]),
-            least=MIN_EACH_FIRST,
+            least=MIN_EACH_POSITION,
         )
         self.fitted_rows = self._rows
         if self._rows >= MOST_ROWS:
@@ -135,8 +135,5 @@ class TemperatureFit:
 
     def _lacking(self) -> str | None:
         """Return what is still missing, in words: of every position both kinds, or many of one kind."""
-        for k, (yes, no) in enumerate(zip(self.positives.tolist(), self.negatives.tolist(), strict=True)):
-            if min(yes, no) < MIN_EACH_FIRST and yes + no < MIN_ONE_KIND_FIRST:
-                needs = f"needs {MIN_EACH_FIRST} of each or {MIN_ONE_KIND_FIRST} in all"
-                return f"position {k + 1}: {yes} accepted and {no} rejected labels, {needs}"
-        return None
+        short = short_positions(self.positives, self.negatives)
+        return None if not short else shortage(short[0], self.positives, self.negatives)

@@ -293,8 +293,8 @@ def _say_doubts(studies: dict[str, Study]) -> None:
         if edge:
             positions = ", ".join(map(str, edge))
             note(
-                f"{name}: positions {positions} took the last temperature tried, as a shifted head does: it is "
-                "squeezed and not repaired. Compare --signal calibrated"
+                f"{name}: positions {positions} took the last temperature tried, as a shifted head does: it "
+                "is squeezed and not repaired. Compare --signal calibrated"
             )
         pairs = [
             (before.ece, after.ece)
