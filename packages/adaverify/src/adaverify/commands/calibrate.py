@@ -28,7 +28,7 @@ from adaverify_verification import (
 from adaverify_verification.calibration_offline import TEMPERATURES
 from adaverify_verification.calibration_study import SIGNALS
 
-# With 64 new tokens some 1400 verified drafts of prompt lookup, a third of them held out.
+# Half of what docs/measurements/2026-11-30-calibration.md took: some 600 rows of prompt lookup.
 _HUMAN_EVAL_COUNT = 32
 # What only a run of its own reads.
 _RUN_ONLY = (
