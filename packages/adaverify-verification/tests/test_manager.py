@@ -387,7 +387,13 @@ def test_the_hooks_register_the_built_ins():
     from adaverify_verification import hooks
 
     signals = [s.name for s in hooks.adaverify_register_signals()]
-    assert sorted(signals) == ["acceptance-history", "calibrated", "drafter", "optimistic"]
+    assert sorted(signals) == [
+        "acceptance-history",
+        "calibrated",
+        "drafter",
+        "optimistic",
+        "temperature-scaled",
+    ]
     policies = {p.name: p for p in hooks.adaverify_register_policies()}
     assert sorted(policies) == ["price", "ratio"]
     assert isinstance(policies["ratio"].factory(), RatioPolicy)

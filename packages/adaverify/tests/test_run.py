@@ -79,6 +79,8 @@ def test_json_is_one_value_with_every_figure(tiny, run_tiny):
         "temperature",
         "seed",
         "cost",
+        "signal",
+        "calibration",
     }
     assert list(report["modes"]) == MODES
     for name, mode in report["modes"].items():

@@ -56,7 +56,14 @@ from adaverify_contracts.models import (
     TargetModel,
     Tokenizer,
 )
-from adaverify_contracts.plan import Plan, Snapshot, StepOutcome, StepRecord, StepState
+from adaverify_contracts.plan import (
+    Plan,
+    RequestRows,
+    Snapshot,
+    StepOutcome,
+    StepRecord,
+    StepState,
+)
 from adaverify_contracts.reading import AttendContext, BlockDrafter, TappedModel
 from adaverify_contracts.strategy import DecodeRowBuilder, DecodeStrategyDescriptor, StrategyFactory
 from adaverify_contracts.verification import (
@@ -127,6 +134,7 @@ __all__ = [
     "PolicyDescriptor",
     "ProbeDescriptor",
     "PromptError",
+    "RequestRows",
     "Requirements",
     "Sample",
     "Seen",

@@ -5,7 +5,7 @@ Arrays are NumPy and live on the host; nothing here touches a device.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
@@ -213,6 +213,10 @@ class StepOutcome:
         sampled: bool [R]; the request's regime.
         emitted: tokens emitted by the whole step, prefills included.
         seconds: wall time of the step, finite and >= 0, None when it was not measured.
+        keys: int64 [R], equal for requests with equal prompts, so that a held-out split keeps them together;
+            None where slot and generation have to tell requests apart.
+        judged: int64 [R], 0 .. drafted: leading drafts whose fate counts. Those behind an accepted end token
+            do not; None where all do.
     """
 
     step: int
@@ -226,15 +230,17 @@ class StepOutcome:
     sampled: np.ndarray
     emitted: int
     seconds: float | None
+    keys: np.ndarray | None = None
+    judged: np.ndarray | None = None
 
     def __post_init__(self) -> None:
-        for kind, names in (("i", _COUNTS), ("b", ("learn", "sampled"))):
+        given = tuple(name for name in ("keys", "judged") if getattr(self, name) is not None)
+        for kind, names in (("i", (*_COUNTS, *given)), ("b", ("learn", "sampled"))):
             for name in names:
                 _host.array("StepOutcome", name, getattr(self, name), kind)
         _host.array("StepOutcome", "scores", self.scores, "f", dims=2)
-        _host.same_length(
-            "StepOutcome", {name: getattr(self, name) for name in (*_COUNTS, "scores", "learn", "sampled")}
-        )
+        rows = (*_COUNTS, *given, "scores", "learn", "sampled")
+        _host.same_length("StepOutcome", {name: getattr(self, name) for name in rows})
         _host.count("StepOutcome", "step", self.step)
         _host.count("StepOutcome", "emitted", self.emitted, int(self.accepted.sum()) + _host.MOST_REQUESTS)
         _host.slots("StepOutcome", self.slots)
@@ -252,7 +258,8 @@ class StepOutcome:
                 allowed=f"0 .. {self.scores.shape[1]}, the columns of scores",
                 remedy="report the scores of the drafts that this step scheduled",
             )
-        for low, high in (("accepted", "admitted"), ("admitted", "drafted")):
+        pairs = (("accepted", "admitted"), ("admitted", "drafted"))
+        for low, high in pairs if self.judged is None else (*pairs, ("judged", "drafted")):
             counts = getattr(self, low)
             if len(counts) and (counts.min() < 0 or (counts > getattr(self, high)).any()):
                 raise PlanError(
@@ -264,10 +271,38 @@ class StepOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestRows:
+    """What a step did to each decode request, in batch order; one entry a request in every field.
+
+    Attributes:
+        keys: what tells requests apart; equal for equal prompts where the engine says so.
+        drafted, admitted, accepted: draft tokens scheduled, verified and accepted.
+        judged: leading drafts whose fate counts: those behind an accepted end token do not.
+        learn: False keeps a request out of calibration.
+        sampled: its regime.
+        scores: the drafter's K raw scores, rounded to 1e-4; None where one is no finite number.
+    """
+
+    keys: tuple[int, ...]
+    drafted: tuple[int, ...]
+    admitted: tuple[int, ...]
+    accepted: tuple[int, ...]
+    judged: tuple[int, ...]
+    learn: tuple[bool, ...]
+    sampled: tuple[bool, ...]
+    scores: tuple[tuple[float | None, ...], ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready dictionary."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
+
+@dataclass(frozen=True, slots=True)
 class StepRecord:
     """One line of the trace: plan, reason, predicted and realised. Plain values only.
 
-    ``planned`` and ``verified`` are both kept: a difference is an error that ``fallbacks`` names.
+    ``planned`` and ``verified`` are both kept: a difference is an error that ``fallbacks`` names. ``rows`` is
+    None where nobody listens, and in records of a version that had none.
     """
 
     step: int
@@ -290,7 +325,10 @@ class StepRecord:
     lag: int | None
     digest: str
     fallbacks: tuple[str, ...] = field(default=())
+    rows: RequestRows | None = field(default=None)
 
     def as_dict(self) -> dict[str, Any]:
         """Return a JSON-ready dictionary."""
-        return asdict(self)
+        # Not asdict, which would visit every score of every request.
+        plain = {item.name: getattr(self, item.name) for item in fields(self)}
+        return plain | {"rows": None if self.rows is None else self.rows.as_dict()}

@@ -28,7 +28,7 @@ from adaverify_engine.emission import Decided, emit
 from adaverify_engine.executor import Executor, Passed
 from adaverify_engine.options import EngineOptions, Sampling
 from adaverify_engine.pipeline import DecodePipeline
-from adaverify_engine.request import Completion, Event, Request, require_prompt
+from adaverify_engine.request import Completion, Event, Request, prompt_key, require_prompt
 from adaverify_engine.scheduler import Scheduler, Work
 from adaverify_engine.stats import EngineStats, PhaseClock
 from adaverify_engine.text import Detokenizer
@@ -172,6 +172,7 @@ class Engine:
             stop_tokens=frozenset(stops),
             noise=None if sampling.greedy else self._noise(sampling, output),
             text=Detokenizer(self._model.tokenizer, sampling.stop_texts, stream=sampling.stream),
+            key=prompt_key(tokens),
         )
         self._scheduler.submit(request)
         self._next_id += 1
@@ -387,6 +388,8 @@ class Engine:
             sampled=np.array([not request.sampling.greedy for request in judged[:rows]], dtype=bool),
             emitted=sum(len(event.tokens) for event in events),
             seconds=seconds,
+            keys=np.array([request.key for request in judged[:rows]], dtype=np.int64),
+            judged=np.array(list(map(Event.judged, events, batch.scheduled, accepted)), dtype=np.int64),
         )
         for name in (*self._drafts.take_faults(), *self._executor.attention.take_fallbacks()):
             self._verifier.manager.note(state.step, name)

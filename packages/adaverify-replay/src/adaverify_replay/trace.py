@@ -12,11 +12,14 @@ from types import NoneType, TracebackType, UnionType
 from typing import Any, get_args, get_type_hints
 
 from adaverify_contracts import StepRecord, TraceError
+from adaverify_replay.trace_rows import read_rows
 
 FORMAT = "adaverify-trace"
-VERSION = 1
-# A record takes less than 1 kB and a header with every setting a few: what is longer is no trace, and a file
-# larger than this would not fit the memory of a small machine as records.
+VERSION = 2
+# Version 1 had no rows: its records are read without any.
+READABLE = (1, 2)
+# A record of 512 requests and 7 drafts takes some 35 kB and a header with every setting a few: what is longer
+# is no trace, and a file larger than this would not fit the memory of a small machine as records.
 MAX_LINE = 1 << 20
 MAX_BYTES = 1 << 30
 _LARGEST = 2**63
@@ -27,7 +30,7 @@ class TraceHeader:
     """The first line: what the records were measured on.
 
     Attributes:
-        version: version of the format; this package reads and writes version 1.
+        version: version of the format; this package writes 2 and reads 1 and 2.
         fingerprint: GPU, torch, kernels, model, ladder and K, as the cost table names them.
         settings: the settings in force, JSON-ready.
     """
@@ -56,7 +59,8 @@ class TraceWriter:
 
     Args:
         path: the file; its folder must exist.
-        header: written when the file is new. An existing file must carry an equal one.
+        header: written when the file is new, of the version this package writes. An existing file must carry
+            an equal one, so nothing is appended to a trace of version 1.
         flush_every: records per flush, at least 1.
         sync: whether a flush waits for the disk.
 
@@ -78,6 +82,11 @@ class TraceWriter:
         self._lines: list[str] = []
         self.dropped_bytes = 0
         header = header or TraceHeader()
+        if header.version != VERSION:
+            problem = "a trace is written in one version only"
+            raise TraceError(
+                problem, path=str(path), arrived=header.version, allowed=f"{VERSION}", remedy="leave it out"
+            )
         try:
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         except OSError as error:
@@ -196,10 +205,10 @@ def read_trace(path: str | os.PathLike[str], *, allow_torn_tail: bool = False) -
             than 1 MiB; the error carries the line's number.
     """
     lines = list(_lines(path))
-    _header(str(path), lines[0] if lines else "")
+    version = _header(str(path), lines[0] if lines else "").version
     if allow_torn_tail and len(lines) > 1 and not lines[-1].endswith("\n"):
         lines.pop()
-    return [_record(str(path), number, line) for number, line in enumerate(lines[1:], start=2)]
+    return [_record(str(path), version, number, line) for number, line in enumerate(lines[1:], start=2)]
 
 
 def read_header(path: str | os.PathLike[str]) -> TraceHeader:
@@ -285,35 +294,41 @@ def _header(path: str, line: str) -> TraceHeader:
         problem = "the first line is not a trace header"
         allowed = f'an object whose "format" is "{FORMAT}"'
         raise TraceError(problem, path=path, line=1, arrived=value.get("format"), allowed=allowed)
-    if value.get("version") != VERSION:
+    version = value.get("version")
+    if type(version) is not int or version not in READABLE:
         problem = "the trace has a version that this package does not read"
         remedy = "read it with the adaverify-replay that wrote it"
-        raise TraceError(
-            problem, path=path, line=1, arrived=value.get("version"), allowed=f"{VERSION}", remedy=remedy
-        )
+        allowed = ", ".join(map(str, READABLE))
+        raise TraceError(problem, path=path, line=1, arrived=version, allowed=allowed, remedy=remedy)
     parts = {name: value.get(name) for name in ("fingerprint", "settings")}
     for name, part in parts.items():
         if not isinstance(part, dict):
             problem = f"the header's {name} is not an object"
             raise TraceError(problem, path=path, line=1, arrived=part, remedy="record the run again")
-    return TraceHeader(VERSION, parts["fingerprint"] or {}, parts["settings"] or {})
+    return TraceHeader(version, parts["fingerprint"] or {}, parts["settings"] or {})
 
 
 _TYPES = get_type_hints(StepRecord)
-_REQUIRED = {item.name for item in fields(StepRecord)}
+_FIELDS = {item.name for item in fields(StepRecord)}
 
 
-def _record(path: str, number: int, line: str) -> StepRecord:
+def _record(path: str, version: int, number: int, line: str) -> StepRecord:
     value = _object(path, number, line)
-    if set(value) != _REQUIRED:
+    required = _FIELDS - {"rows"} if version == 1 else _FIELDS
+    if set(value) != required:
         problem = "the record does not have the fields of a step record"
-        missing, extra = sorted(_REQUIRED - set(value)), sorted(set(value) - _REQUIRED)
+        missing, extra = sorted(required - set(value)), sorted(set(value) - required)
         arrived = {"missing": missing, "unknown": extra}
         raise TraceError(problem, path=path, line=number, arrived=arrived, remedy="remove the line")
     if isinstance(value["fallbacks"], list):
         value["fallbacks"] = tuple(value["fallbacks"])
+    rows = None if value.get("rows") is None else read_rows(value["rows"])
+    if isinstance(rows, str):
+        problem = f"the record's rows are malformed: {rows}"
+        raise TraceError(problem, path=path, line=number, arrived=line[:80], remedy="remove the line")
+    value["rows"] = rows
     for name, item in value.items():
-        if not _fits(item, _TYPES[name]):
+        if name != "rows" and not _fits(item, _TYPES[name]):
             problem = f"the record's {name} has the wrong type"
             wanted = getattr(_TYPES[name], "__name__", str(_TYPES[name]))
             raise TraceError(

@@ -2,6 +2,7 @@
 
 from adaverify_runtime.assembly import assemble
 from adaverify_runtime.backends import BackendCandidate, BackendSelection, select_backend
+from adaverify_runtime.calibration import Calibration, read_calibration, settings_for
 from adaverify_runtime.decision import Decision, decide_strategy
 from adaverify_runtime.doctor import doctor
 from adaverify_runtime.loading import load_plugins
@@ -29,6 +30,7 @@ from adaverify_runtime.verifier import Replayed, Verifier
 __all__ = [
     "BackendCandidate",
     "BackendSelection",
+    "Calibration",
     "Candidate",
     "Choice",
     "Component",
@@ -60,8 +62,10 @@ __all__ = [
     "doctor",
     "known_variables",
     "load_plugins",
+    "read_calibration",
     "read_settings",
     "review_strategies",
     "select_backend",
     "select_strategies",
+    "settings_for",
 ]

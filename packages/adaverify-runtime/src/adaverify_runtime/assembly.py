@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -28,6 +28,7 @@ from adaverify_graphs import GraphMode, resolve_mode
 from adaverify_runtime.allocation import allocating, require_memory, table_bytes
 from adaverify_runtime.argument_checks import require_arguments, require_ground
 from adaverify_runtime.backends import BackendSelection, select_backend
+from adaverify_runtime.calibration import calibrate, read_calibration, settings_for
 from adaverify_runtime.capture import AssignLive, GraphedSteps
 from adaverify_runtime.loading import load_plugins
 from adaverify_runtime.observers import ObserverQueue
@@ -136,6 +137,7 @@ def assemble(
     cost_table: CostTable | None = None,
     strategy: str | None = None,
     row_costs: Path | RowCostTable | None = None,
+    target: str | None = None,
 ) -> Verifier:
     """Assemble a verifier: choose every part, allocate every buffer, and report all of it.
 
@@ -151,6 +153,7 @@ def assemble(
         strategy: a decode strategy by name; the setting ``ADAVERIFY_DEVICE_STRATEGY`` when None.
         row_costs: measured times of the ragged strategies, to choose by where several fit; the file of the
             setting ``ADAVERIFY_PATHS_ROW_COSTS`` when None. A file must have been measured on this device.
+        target: the target model's name; a calibration file (``ADAVERIFY_PATHS_CALIBRATION``) must be of it.
 
     Raises:
         SettingsError: a setting is wrong, or ``settings`` is no ``Settings``.
@@ -160,11 +163,15 @@ def assemble(
         NoStrategyError: no decode strategy fits, or the named one does not; carries all reasons.
         CostTableError: ``cost_table`` is none, or the row-cost file cannot be read or was measured on another
             setup.
+        CalibrationError: the calibration file cannot be read, or is of another target, drafter, signal or K.
         LosslessError: signal, policy and drafter are unsafe together and the setting is ``refuse``.
         LimitsError: ``limits`` are none, or the buffers do not fit the device; names them and their bytes.
     """
     require_arguments(limits, drafter, cost_table, strategy, row_costs)
     ground = prepare(device=device, mode=mode, settings=settings, plugins=plugins, capability=capability)
+    path = ground.settings.paths.calibration
+    calibration = None if path is None else read_calibration(path)
+    ground = replace(ground, settings=settings_for(ground.settings, calibration))
     settings, named = ground.settings, strategy or ground.settings.device.strategy
     backends = select_backend(ground.plugins, ground.capability, settings.graphs.backend)
     selection = select_strategies(
@@ -186,6 +193,8 @@ def assemble(
     others = tuple(builder for builder in made if builder is not None)
     with allocating("the buffers of signal, relay and assignment"):
         manager, notes = _manager(ground, limits, drafter, cost_table)
+    if calibration is not None:
+        notes = (*notes, calibrate(manager.signal, calibration, target, drafter))
     graphs = _graphs(
         ground, limits, backends, level, (ragged, uniform, *others), inputs, manager, choice.rows
     )

@@ -228,6 +228,9 @@ class PathSettings(_Section):
         default=None, description="a row-cost table, a regular file that a strategy's benchmark wrote"
     )
     trace: File = Field(default=None, description="a regular file that step records are appended to")
+    calibration: File = Field(
+        default=None, description="a file written by `adaverify calibrate`, or a JSON file of temperatures"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ from adaverify_runtime.plugins import Observer
 from adaverify_runtime.report import StartupReport
 from adaverify_runtime.row_choice import RowChoice
 from adaverify_runtime.staging import PerRequest, Staged, StaticInputs, longest_context
-from adaverify_verification import Assignment, VerificationManager
+from adaverify_verification import Assignment, VerificationManager, request_rows
 
 # Outcomes arrive a few steps after their stage; strategies of steps whose outcome never came are dropped.
 _STAGED_DEPTH = 64
@@ -330,7 +330,8 @@ class Verifier:
         """Learn from a finished step and return its record; queue the record for observers.
 
         Observers are called by ``drain``, by ``close``, and here when the queue is full or the verifier is
-        closed: then only outcomes of steps that were staged before are taken.
+        closed: then only outcomes of steps that were staged before are taken. Without observers a record has
+        no ``rows``.
 
         Raises:
             PlanError: ``outcome`` or ``plan`` is no such value.
@@ -340,6 +341,8 @@ class Verifier:
         if self._closed and plan.step not in self._staged:
             self._require_open()
         record = self.manager.observe(outcome, plan, self._staged.pop(plan.step, "unstaged"))
+        if self._parts.observers.listening:
+            record = replace(record, rows=request_rows(outcome))
         self._parts.observers.put(record)
         if self._closed:
             self.drain()

@@ -50,6 +50,12 @@ Dtype = Annotated[
     str | None,
     typer.Option(callback=_dtype, help="float32 (tokens are identical in all modes) or bfloat16 (fast)."),
 ]
+Calibration = Annotated[
+    Path | None,
+    typer.Option(
+        help="File of `adaverify calibrate`, or another engine's JSON temperatures; chooses the signal."
+    ),
+]
 DraftTokens = Annotated[
     int | None, typer.Option(min=0, help="K, draft tokens for each request; 0 turns speculation off.")
 ]

@@ -56,6 +56,8 @@ def build_report(
             "prompts": len(texts),
             **setup,
             "cost": prices.words,
+            "signal": session.settings.planner.signal,
+            "calibration": _path(session.settings.paths.calibration),
         },
         "cost_table": prices.as_dict(),
         "modes": _modes(modes, result, engines, session),
@@ -79,6 +81,10 @@ def build_report(
             for one in verifier.disabled_observers
         ],
     }
+
+
+def _path(path: Path | None) -> str | None:
+    return None if path is None else str(path)
 
 
 def _completions(result: Comparison, texts: Sequence[str]) -> list[dict[str, Any]]:
@@ -180,6 +186,8 @@ def render_report(
         render_reliability(modes)
     say(verdict(report["tokens"], setup["dtype"], len(modes) + sum(map(len, report["rivals"].values()))))
     say(f"Strategies: {', '.join(setup['strategies'])}. Cost: {setup['cost']}.")
+    if setup["calibration"]:
+        say(f"Calibration of signal {setup['signal']}: {setup['calibration']}")
     if setup["drafter_fallback"]:
         say(f"Fallback: {setup['drafter_fallback']}.")
     rivals = {

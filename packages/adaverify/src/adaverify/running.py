@@ -55,7 +55,7 @@ def trace_writer(path: Path | None, session: Session, run: Mapping[str, Any]) ->
     if path is None:
         yield None
         return
-    settings = {**session.settings.as_dict(), "run": dict(run)}
+    settings = {**session.settings.as_dict(), "run": {**run, "drafter": session.drafter.name}}
     known = len(require_trace(path))
     with TraceWriter(
         path, TraceHeader(fingerprint=dict(session.fingerprint.pairs), settings=settings)

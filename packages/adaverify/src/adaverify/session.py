@@ -26,7 +26,17 @@ from adaverify_contracts import (
 from adaverify_engine import Engine, EngineOptions
 from adaverify_engine.profiling import check_cost_table, fingerprint, grid_for, profile_engine
 from adaverify_graphs import choose_ladder
-from adaverify_runtime import Mode, PluginManager, Settings, assemble, doctor, load_plugins, read_settings
+from adaverify_runtime import (
+    Mode,
+    PluginManager,
+    Settings,
+    assemble,
+    doctor,
+    load_plugins,
+    read_calibration,
+    read_settings,
+    settings_for,
+)
 from adaverify_verification import CostTable, Fingerprint, ProfileGrid, TableCheck
 
 MODEL = "smollm2-135m"
@@ -42,7 +52,10 @@ CaptureProgress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What the user asked for; None leaves the decision to the settings, the drafter's to the model."""
+    """What the user asked for; None leaves the decision to the settings, the drafter's to the model.
+
+    ``uncalibrated`` overrules the settings' calibration.
+    """
 
     model: str = MODEL
     drafter: str | list[str] | None = None
@@ -51,6 +64,8 @@ class Choice:
     draft_tokens: int | None = None
     seed: int | None = None
     offline: bool = False
+    calibration: Path | None = None
+    uncalibrated: bool = False
 
     @property
     def drafters(self) -> tuple[str, ...]:
@@ -83,8 +98,12 @@ class Session:
         return fingerprint(geometry, self.options, self.capability, self.ladder, self.drafter.name)
 
     def rivalled(self) -> tuple[Session, ...]:
-        """Return this session with each of the rivals as its drafter."""
-        return tuple(replace(self, drafter=one, rivals=(), fallback="") for one in self.rivals)
+        """Return this session with each of the rivals as its drafter; a calibration is one drafter's own."""
+        paths = self.settings.paths.model_copy(update={"calibration": None})
+        settings = replace(self.settings, paths=paths)
+        return tuple(
+            replace(self, drafter=one, rivals=(), fallback="", settings=settings) for one in self.rivals
+        )
 
     @property
     def ladder(self) -> tuple[int, ...]:
@@ -177,6 +196,7 @@ class Session:
                 capability=self.capability,
                 drafter=self.drafter,
                 cost_table=cost_table,
+                target=self.model.model.geometry.name,
             )
             if self.fallback and mode != "none":
                 verifier.manager.note(0, FALLBACK)
@@ -232,9 +252,16 @@ def open_session(
         UnknownNameError: no model or drafter has the name; lists those that were discovered.
         CapabilityError: there is no such device.
         ModelFileError: the model cannot be fetched or read.
+        CalibrationError: the calibration file cannot be read, or another signal was chosen.
         EngineError: a size is out of range.
     """
     settings, plugins = discover()
+    if choice.calibration is not None or choice.uncalibrated:
+        paths = settings.paths.model_copy(update={"calibration": choice.calibration})
+        settings = replace(settings, paths=paths)
+    if settings.paths.calibration is not None:
+        # Before the model: a wrong path should not cost its loading.
+        settings = settings_for(settings, read_calibration(settings.paths.calibration))
     models = {entry.descriptor.name: entry.descriptor for entry in plugins.models()}
     drafters = {entry.descriptor.name: entry.descriptor for entry in plugins.drafters()}
     if load is None and choice.model not in models:

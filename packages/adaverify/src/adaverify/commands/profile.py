@@ -10,7 +10,7 @@ import typer
 from adaverify.console import CHECK_FAILED, emit_json, note, out, progress, reports_errors, say, table
 from adaverify.course import LOADED, Course
 from adaverify.files import require_writable
-from adaverify.options import Device, Drafter, DraftTokens, Dtype, Json, Model, Offline
+from adaverify.options import Calibration, Device, Drafter, DraftTokens, Dtype, Json, Model, Offline
 from adaverify.session import (
     MODEL,
     Choice,
@@ -38,6 +38,7 @@ def profile(
     ] = 5,
     model: Model = MODEL,
     drafter: Drafter = None,
+    calibration: Calibration = None,
     device: Device = None,
     dtype: Dtype = None,
     offline: Offline = False,
@@ -61,7 +62,7 @@ def profile(
     require_writable(plot, "--plot")
     if store is not None:
         require_writable(store, "--table")
-    choice = Choice(model, drafter, device, dtype, draft_tokens, None, offline)
+    choice = Choice(model, drafter, device, dtype, draft_tokens, None, offline, calibration)
     with progress() as display:
         course = Course(display)
         session = open_session(choice, course.stage(f"loading {model}", LOADED))

@@ -8,13 +8,23 @@ from typing import Annotated, Any
 import typer
 
 from adaverify.affordable import job_steps
-from adaverify.blame import blaming_plugins
 from adaverify.console import CHECK_FAILED, count_of, emit_json, err, note, progress, reports_errors, table
 from adaverify.course import LOADED, Course
 from adaverify.files import require_writable
-from adaverify.options import MODES, Device, Drafters, DraftTokens, Dtype, Json, Model, Modes, Offline
+from adaverify.options import (
+    MODES,
+    Calibration,
+    Device,
+    Drafters,
+    DraftTokens,
+    Dtype,
+    Json,
+    Model,
+    Modes,
+    Offline,
+)
 from adaverify.pricing import Job, Prices, find_prices, share_of_measuring
-from adaverify.prompts import human_eval_prompts, numbered_prompts
+from adaverify.prompting import encode_prompts, take_prompts
 from adaverify.rivals import rival_engines, rival_names
 from adaverify.run_report import build_report, render_report
 from adaverify.running import (
@@ -34,13 +44,10 @@ from adaverify.session import (
     table_path,
 )
 from adaverify.usage import finite_temperature, path
-from adaverify_contracts import AdaverifyError, PromptError
+from adaverify_contracts import AdaverifyError
 from adaverify_engine import Engine, Sampling
 from adaverify_engine.compare import Comparison
 from adaverify_runtime import Mode
-
-# With 64 new tokens and three rounds some 100 seconds on two quiet cores, measuring step times included.
-_HUMAN_EVAL_COUNT = 8
 
 
 @reports_errors
@@ -65,6 +72,7 @@ def run(
     mode: Modes = None,
     model: Model = MODEL,
     drafter: Drafters = None,
+    calibration: Calibration = None,
     device: Device = None,
     dtype: Dtype = None,
     chat: Annotated[bool, typer.Option("--chat", help="Put each prompt into the chat template.")] = False,
@@ -94,16 +102,16 @@ def run(
     Exits with 1 when the modes' greedy tokens differ in float32 for another reason than a near-tie.
     """
     modes = tuple(name for name in MODES if name in mode) if mode else MODES
-    texts, places = _prompts(prompts, count)
+    texts, places = take_prompts(prompts, count)
     sampling = sampling_of(len(texts), tokens, temperature, seed)
     if trace is not None:
         _check_trace(trace, modes)
-    choice = Choice(model, drafter, device, dtype, draft_tokens, seed, offline)
+    choice = Choice(model, drafter, device, dtype, draft_tokens, seed, offline, calibration)
     with progress() as display:
         course = Course(display)
         session = open_session(choice, course.stage(f"loading {model}", LOADED))
         trace = trace or _preset_trace(session, modes)
-        ids = _encode(session, texts, places, tokens, chat)
+        ids = encode_prompts(session, texts, places, tokens, chat)
         session = session.sized(
             _concurrency(session, concurrency, len(texts)),
             max(map(len, ids)) + tokens,
@@ -173,20 +181,6 @@ def _compare(
     return result, engines, prices
 
 
-def _prompts(path: Path | None, count: int | None) -> tuple[list[str], list[str]]:
-    """Return the prompts, and where each one stands for messages about it."""
-    if path is None:
-        texts, where = human_eval_prompts(count or _HUMAN_EVAL_COUNT), "HumanEval"
-        places = [f"HumanEval/{index}" for index in range(len(texts))]
-    else:
-        numbered, where = numbered_prompts(path, count), str(path)
-        texts = [text for _, text in numbered]
-        places = [f"{path} line {line}" for line, _ in numbered]
-    if count is not None and len(texts) < count:
-        note(f"{where} holds {count_of(len(texts), 'prompt')}; --count asked for {count}")
-    return texts, places
-
-
 def _check_trace(path: Path, modes: tuple[Mode, ...]) -> None:
     if "adaptive" not in modes:
         raise AdaverifyError(
@@ -212,41 +206,6 @@ def _concurrency(session: Session, asked: int | None, prompts: int) -> int:
             f"--concurrency {asked} and {count_of(prompts, 'prompt')}: no more than {prompts} {runs} at once"
         )
     return min(wanted, prompts)
-
-
-def _encode(
-    session: Session, texts: list[str], places: list[str], tokens: int, chat: bool
-) -> list[list[int]]:
-    """Return the token ids of every prompt; refuses one that no request could hold, by number and place."""
-    tokenizer = session.model.tokenizer
-    found, cut = [], []
-    for number, (text, place) in enumerate(zip(texts, places, strict=True), 1):
-        named = f"prompt {number} of {len(texts)} ({place})"
-        try:
-            with blaming_plugins(session.plugins):
-                ids = tokenizer.chat([{"role": "user", "content": text}]) if chat else tokenizer.encode(text)
-        except PromptError as error:
-            raise PromptError(
-                f"{named} is refused: {error.problem}",
-                arrived=error.arrived,
-                allowed=error.allowed,
-                remedy="correct or remove it" + (", or leave out --chat" if chat else ""),
-            ) from error
-        if not 1 <= len(ids) < session.longest:
-            raise PromptError(
-                f"{named} does not fit the model",
-                arrived=f"{len(ids)} tokens, {text[:40]!r} and so on",
-                allowed=f"1 .. {session.longest - 1} tokens, one being kept for the output",
-                remedy="shorten or remove it, or choose another model",
-            )
-        if len(ids) + tokens > session.longest:
-            cut.append(f"prompt {number} for {session.longest - len(ids)}")
-        found.append(ids)
-    if cut:
-        have = "has" if len(cut) == 1 else "have"
-        room = count_of(tokens, "new token")
-        note(f"{len(cut)} of {count_of(len(texts), 'prompt')} {have} no room for {room}, {cut[0]}")
-    return found
 
 
 def _forget_stray_table(session: Session, engines: dict[str, Engine]) -> None:
