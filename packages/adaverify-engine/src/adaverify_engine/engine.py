@@ -187,7 +187,8 @@ class Engine:
         """Capture whole decode steps: from now on one is a single replay; None when nothing captures.
 
         The verifier must capture and the drafter propose on the device (``DeviceDrafter``). Prompts, requests
-        that want log-probabilities and sizes without a graph still run eagerly, counted by reason.
+        that want log-probabilities or have penalties, and sizes without a graph still run eagerly, counted by
+        reason.
 
         Args:
             progress: called as ``progress(done, total, key)`` before each size.
@@ -288,7 +289,7 @@ class Engine:
             emitting=len(work.decode) + len(work.finals),
             other_tokens=sum(chunk.length for chunk in work.chunks),
             kv_tokens=_kv_tokens(work),
-            sampled=any(not request.sampling.greedy for request in work.decode),
+            sampled=any(request.sampling.trim_sensitive for request in work.decode),
         )
 
     def _plan(self, work: Work, batch: DraftBatch, state: StepState) -> tuple[Plan, Staged | None]:
@@ -371,7 +372,7 @@ class Engine:
             admitted=admitted[:rows],
             accepted=accepted,
             scores=batch.scores.cpu().numpy(),
-            learn=np.array([request.sampling.learn for request in judged[:rows]], dtype=bool),
+            learn=np.array([request.sampling.teaches for request in judged[:rows]], dtype=bool),
             sampled=np.array([not request.sampling.greedy for request in judged[:rows]], dtype=bool),
             emitted=sum(len(event.tokens) for event in events),
             seconds=seconds,

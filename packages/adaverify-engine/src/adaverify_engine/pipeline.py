@@ -210,5 +210,5 @@ class DecodePipeline:
             emitting=len(requests),
             other_tokens=0,
             kv_tokens=sum(request.computed + 1 for request in requests),
-            sampled=any(not request.sampling.greedy for request in requests),
+            sampled=any(request.sampling.trim_sensitive for request in requests),
         )
