@@ -144,6 +144,39 @@ def test_unsafe_pairs_downgrade_only_sampled_steps(build):
     assert greedy.state is PlanState.TRIMMING
 
 
+def test_unsafe_pairs_downgrade_the_sampled_requests_of_a_mixed_step(build):
+    """Request by request: sampled ones are verified whole, the greedy ones beside them are trimmed."""
+    manager = build.manager(build.table(steep, (1, 16), 128), seen=Seen.DRAWN_TOKEN, deterministic=False)
+    loop, scores = build.loop(manager, steep), np.tile([0.97, 0.9, 0.6, 0.1, 0.1, 0.1, 0.1], (4, 1))
+    mixed = np.array([False, True, False, True])
+    scores[1] = 0.01
+    plan = loop.serve(scores, sampled=True, sampled_requests=mixed)
+    admitted = manager.buffers["admitted"][:4].tolist()
+    assert admitted[1] == admitted[3] == 7
+    assert 0 < admitted[0] < 7
+    assert plan.budget == sum(admitted) < 28
+    assert plan.state is PlanState.TRIMMING
+    assert plan.lag == 0
+    assert "token drawn" in plan.reason and "margin" in plan.reason
+    assert loop.records[0].fallbacks == ("lossless-downgrade",)
+    # Expected tokens count what the sampled ones are likely to keep, not what they have verified.
+    survivals = np.cumprod(scores, axis=1)
+    assert plan.full_tokens == pytest.approx(4 + survivals.sum(), abs=0.01)
+    everything = loop.serve(scores, sampled=True, sampled_requests=np.ones(4, dtype=bool))
+    assert (everything.budget, everything.state) == (28, PlanState.FULL)
+
+
+def test_a_logits_chunk_cuts_sampled_requests_by_position_alone(build):
+    """Where not even everything fits, an unsafe score must not decide what is cut (maths M6)."""
+    manager = build.manager(build.table(steep, (1, 16), 128), seen=Seen.DRAWN_TOKEN, deterministic=False)
+    loop, admitted = build.loop(manager, steep), []
+    for scores in ([0.1, 0.9], [0.9, 0.1]):
+        plan = loop.serve(np.tile(np.array(scores)[:, None], (1, 7)), sampled=True, chunk_limit=2 + 5)
+        assert plan.budget == 5
+        admitted.append(manager.buffers["admitted"][:2].tolist())
+    assert admitted[0] == admitted[1] == [3, 2]
+
+
 def test_unsafe_pairs_can_be_refused_when_built(build):
     """``refuse`` raises LosslessError; a deterministic drafter lifts it."""
     table = build.table(steep, (1, 16), 128)
@@ -175,9 +208,9 @@ def test_a_recycled_slot_never_reads_its_predecessor(build):
     table = build.table(steep, (1, 16), 128)
     manager = build.manager(table, deterministic=False)
     loop = build.loop(manager, steep)
-    loop.serve(np.full((2, 7), 0.05))
-    assert loop.serve(np.full((2, 7), 0.05)).budget == 0
-    fresh = loop.serve(np.full((2, 7), 0.05), generations=np.array([1, 1]))
+    loop.serve(np.full((2, 7), 0.05), sampled=True)
+    assert loop.serve(np.full((2, 7), 0.05), sampled=True).budget == 0
+    fresh = loop.serve(np.full((2, 7), 0.05), generations=np.array([1, 1]), sampled=True)
     assert fresh.budget == 14
     assert fresh.predicted_tokens == 16.0
 

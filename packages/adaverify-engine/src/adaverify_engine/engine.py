@@ -281,6 +281,7 @@ class Engine:
 
     def _state(self, work: Work, batch: DraftBatch) -> StepState:
         slots = np.array([request.slot for request in work.decode], dtype=np.int64)
+        sensitive = np.array([request.sampling.trim_sensitive for request in work.decode], dtype=bool)
         return StepState(
             step=self._step,
             slots=slots,
@@ -289,7 +290,8 @@ class Engine:
             emitting=len(work.decode) + len(work.finals),
             other_tokens=sum(chunk.length for chunk in work.chunks),
             kv_tokens=_kv_tokens(work),
-            sampled=any(request.sampling.trim_sensitive for request in work.decode),
+            sampled=bool(sensitive.any()),
+            sampled_requests=sensitive,
         )
 
     def _plan(self, work: Work, batch: DraftBatch, state: StepState) -> tuple[Plan, Staged | None]:

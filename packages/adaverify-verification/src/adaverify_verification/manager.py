@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
 import torch
 
 from adaverify_contracts import (
-    BudgetReads,
     Limits,
     Plan,
     PlanError,
@@ -28,10 +28,9 @@ from adaverify_verification.assignment import Assigner, Assignment
 from adaverify_verification.captured import CapturedSteps
 from adaverify_verification.cost_model import CostModel
 from adaverify_verification.decision import Choice, Decider
-from adaverify_verification.digest import agree, apply_plan, export_plan
+from adaverify_verification.law import LawRule, Pins
 from adaverify_verification.ledger import Entry, Ledger
 from adaverify_verification.live import LiveConfidences, lookup, oddity
-from adaverify_verification.lossless import effective_seen, require_lossless, verdict
 from adaverify_verification.options import ManagerOptions
 from adaverify_verification.outcomes import misfits_of, require_kinds, verification_seconds
 from adaverify_verification.planner import (
@@ -48,11 +47,12 @@ from adaverify_verification.policies import AchievedRate
 from adaverify_verification.quantise import SCORE_MAX, scores
 from adaverify_verification.records import write_record
 from adaverify_verification.relay import Relay, make_relay
+from adaverify_verification.shared_plans import SharedPlans
 
 _LOG = logging.getLogger(__name__)
 
 
-class VerificationManager(CapturedSteps):
+class VerificationManager(CapturedSteps, SharedPlans):
     """Decides each step how many draft tokens to verify and which, and learns from what happened.
 
     ``publish``, ``plan`` and ``assign`` are the decode path: they read no device value, wait for nothing and
@@ -104,24 +104,19 @@ class VerificationManager(CapturedSteps):
         self._live = LiveConfidences(limits, torch.device(device), self.signal, self._relay)
         self._assigner = Assigner(limits, torch.device(device), backend=assign_backend)
         self._budget = torch.zeros(1, dtype=torch.int32, device=device)
-        self._settle_law(signal, policy, drafter_seen, drafter_deterministic)
+        self._law = LawRule(
+            signal,
+            policy,
+            drafter_seen=drafter_seen,
+            drafter_deterministic=drafter_deterministic,
+            refuse=options.lossless == "refuse",
+        )
+        self._pins = None if self._law.verdict.allowed else Pins(limits, torch.device(device))
         self.set_tiers(tiers)
         if options.mode == "adaptive" and not limits.draft_tokens:
             _LOG.warning("adaptive verification is off: nothing is drafted, K is 0")
         elif options.mode == "adaptive" and not cost.priced:
             _LOG.warning("adaptive verification is off, every draft is verified: %s", cost.reason)
-
-    def _settle_law(
-        self, signal: SignalDescriptor, policy: PolicyDescriptor, drafter_seen: Seen, deterministic: bool
-    ) -> None:
-        if self.options.lossless == "refuse":
-            require_lossless(signal, policy, drafter_seen=drafter_seen, drafter_deterministic=deterministic)
-        seen = effective_seen(signal, drafter_seen)
-        self._sampled = verdict(seen, policy.reads, drafter_deterministic=deterministic, sampled=True)
-        live_is_history = deterministic or seen is Seen.HISTORY
-        # Scores that are a function of history may size the step they belong to (maths sections 5.4 and 5.5).
-        self._oldest_lag = 0 if live_is_history or policy.reads is not BudgetReads.HISTORY else 1
-        self._budget_is_history = live_is_history or policy.reads is BudgetReads.HISTORY
 
     @property
     def mode(self) -> str:
@@ -184,17 +179,18 @@ class VerificationManager(CapturedSteps):
         check_fits(state, self.limits)
         entry = Entry(state, creditable=state.other_tokens == 0 or self.options.mixed_tiers)
         self._ledger.open(state.step, entry)
+        whole = self._pin(state)
         if self.options.mode == "none":
             return self._bare(state, "mode is none: drafts are not verified")
         if state.max_budget == 0:
             return self._bare(state, why_idle(state))
         quantised, lag = self._survivals(state, entry)
         tiers = self._tiers_for(state)
-        choice = self._forced(state, entry)
+        choice = self._forced(state, entry, whole)
         if choice is None:
-            prospects = survey(state, quantised, self.cost, tiers)
+            prospects = survey(state, quantised, self.cost, tiers, whole=whole)
             try:
-                choice = self._choose(state, prospects, tiered=len(tiers) > 0)
+                choice = self._choose(state, prospects, tiered=len(tiers) > 0, plain=whole is None)
             except containment.PluginFault as fault:
                 choice = self._faulted(entry, fault, len(prospects.budgets) - 1)
         else:
@@ -203,22 +199,37 @@ class VerificationManager(CapturedSteps):
         entry.foreseen &= choice.kind is not PlanState.WARMING
         return write_plan(state, prospects, choice.index, kind=choice.kind, reason=choice.reason, lag=lag)
 
-    def _choose(self, state: StepState, prospects: Prospects, *, tiered: bool) -> Choice:
-        return self._decider.choose(
+    def _choose(self, state: StepState, prospects: Prospects, *, tiered: bool, plain: bool) -> Choice:
+        choice = self._decider.choose(
             prospects.candidates(self._rate.value),
             prospects.executed,
             draft_seconds=self.cost.draft_seconds(state.requests),
             tiered=tiered,
-            guarded=self._budget_is_history or not state.sampled,
+            guarded=self._law.guarded(state),
+            plain=plain,
         )
+        if plain:
+            return choice
+        words = (
+            f"sampled requests are verified whole: {self._law.verdict.reason}; the others: {choice.reason}"
+        )
+        return replace(choice, reason=words)
 
-    def _forced(self, state: StepState, entry: Entry) -> Choice | None:
+    def _pin(self, state: StepState) -> np.ndarray | None:
+        """Return bool [R], the requests that must be verified whole, and let them rank first."""
+        whole = self._law.whole(state)
+        if self._pins is not None:
+            self._pins.load(whole)
+        return whole
+
+    def _forced(self, state: StepState, entry: Entry, whole: np.ndarray | None) -> Choice | None:
         """Return full verification, with the reason, where nothing may be chosen; else None."""
         if self.options.mode == "fixed":
             return Choice(0, PlanState.FULL, "mode is fixed: everything is verified")
-        if state.sampled and not self._sampled.allowed:
+        if whole is not None:
             self._note(entry, "lossless-downgrade")
-            return Choice(0, PlanState.FULL, f"sampled requests: {self._sampled.reason}")
+            if int(state.scheduled[whole].sum()) >= state.max_budget:
+                return Choice(0, PlanState.FULL, f"sampled requests: {self._law.verdict.reason}")
         if not self.cost.priced:
             self._note(entry, "unpriced")
             return Choice(0, PlanState.UNPRICED, self.cost.reason)
@@ -253,7 +264,7 @@ class VerificationManager(CapturedSteps):
 
         A request that nothing is known of is optimistic, and so is a slot whose generation has changed.
         """
-        snapshot = self._relay.latest(at_most=state.step - self._oldest_lag)
+        snapshot = self._relay.latest(at_most=self._law.newest(state))
         if snapshot is None:
             return np.full((state.requests, self.limits.draft_tokens), SCORE_MAX, dtype=np.int32), None
         odd = oddity(snapshot.confidences)
@@ -294,6 +305,9 @@ class VerificationManager(CapturedSteps):
         if not own and 0 < plan.budget < plan.scheduled:
             self._note(entry, "unranked-requests")
         self._budget.fill_(plan.budget)
+        self._pin(entry.state)
+        if self._pins is not None:
+            confidences = self._pins.apply(confidences)
         return self._assigner.assign(confidences, scheduled, kv_lens, self._budget, padded_tokens)
 
     def observe(self, outcome: StepOutcome, plan: Plan, strategy: str) -> StepRecord:
@@ -356,34 +370,6 @@ class VerificationManager(CapturedSteps):
             return self._decider.arm.decide(0.0, 0.0)
         bare = float(self.cost.seconds(requests, requests, kv_tokens / requests))
         return self._decider.arm.decide(draft, bare)
-
-    def export(self, plan: Plan) -> tuple[int, ...]:
-        """Return the plan as integers, for rank 0 to broadcast."""
-        return export_plan(plan)
-
-    def apply(self, state: StepState, integers: Sequence[int]) -> Plan:
-        """Return and open rank 0's plan in place of one of our own.
-
-        Raises:
-            PlanError: the integers are no plan or belong to another step or batch.
-        """
-        check_fits(state, self.limits)
-        plan = apply_plan(state, integers)
-        self._ledger.open(state.step, Entry(state, creditable=state.other_tokens == 0))
-        return plan
-
-    def agree(self, state: StepState, plan: Plan, digests: Sequence[int]) -> Plan:
-        """Return ``plan`` when all ranks' digests are equal, else a counted plan that verifies everything."""
-        if agree((*digests, plan.digest)):
-            return plan
-        entry = Entry(state, creditable=state.other_tokens == 0)
-        self._note(entry, "ranks-disagree")
-        self._ledger.open(state.step, entry)
-        optimistic = np.full((state.requests, self.limits.draft_tokens), SCORE_MAX, dtype=np.int32)
-        tiers = self._tiers_for(state)
-        prospects = survey(state, optimistic, self.cost, tiers, budgets=only(state.max_budget))
-        reason = "ranks planned differently: everything is verified"
-        return write_plan(state, prospects, 0, kind=PlanState.FULL, reason=reason, lag=None)
 
     def note(self, step: int, name: str) -> None:
         """Count a fallback of the caller's own by name, a drafter's for instance, and record it."""

@@ -48,7 +48,9 @@ def run(
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of sampled runs.")] = None,
     trim_invariant: Annotated[
         bool,
-        typer.Option("--trim-invariant", help="Sampled tokens, too, are the same in all modes, and compared."),
+        typer.Option(
+            "--trim-invariant", help="Sampled tokens, too, are the same in all modes, and compared."
+        ),
     ] = False,
     rounds: Annotated[int, typer.Option(min=1, help="Recorded rounds; the modes take turns in each.")] = 3,
     mode: Modes = None,
