@@ -414,6 +414,30 @@ def test_policies_are_ordinary_plugins(build):
     assert all(loop.serve(HALF).budget < 28 for _ in range(5))
 
 
+def test_a_frontier_policy_is_shown_every_budget_and_its_tier_is_filled(build):
+    """A tier's end alone would tell of survivals behind the frontier; padding is filled after the choice."""
+    shown = []
+
+    class Third:
+        def choose(self, candidates):
+            shown.append(candidates.budgets.tolist())
+            return 3
+
+    manager = build.manager(
+        build.table(steep, (1, 16), 128),
+        tiers=(4, 6, 10, 32),
+        policy=PolicyDescriptor("third", BudgetReads.FRONTIER, Third),
+        deterministic=False,
+    )
+    loop = build.loop(manager, steep)
+    plan = loop.serve(HALF, sampled=True)
+    assert shown == [list(range(29))]
+    assert (plan.budget, plan.tier) == (6, 10)
+    greedy = loop.serve(HALF)
+    assert shown[1] == [0, 2, 6, 28]
+    assert greedy.lag == 0
+
+
 def test_the_hooks_register_the_built_ins():
     """Names are unique and the defaults are there."""
     from adaverify_verification import hooks

@@ -61,6 +61,14 @@ class LawRule:
         """Return whether guard and exploration may look past the frontier of the values the budget reads."""
         return not (self._frontier and state.sampled)
 
+    def budgets(self, state: StepState) -> np.ndarray | None:
+        """Return the only budgets a policy may be shown, int64 [N + 1], or None where it may be shown any.
+
+        A frontier policy is shown every budget: the worth of a tier's end alone already tells of survivals
+        behind the next one, and what it leaves out is decided by them.
+        """
+        return None if self.guarded(state) else np.arange(state.max_budget + 1, dtype=np.int64)
+
     def whole(self, state: StepState) -> np.ndarray | None:
         """Return bool [R], the requests that must be verified whole; None when none must."""
         if self.verdict.allowed or not state.sampled:

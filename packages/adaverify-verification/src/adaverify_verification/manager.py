@@ -188,7 +188,8 @@ class VerificationManager(CapturedSteps, SharedPlans):
         tiers = self._tiers_for(state)
         choice = self._forced(state, entry, whole)
         if choice is None:
-            prospects = survey(state, quantised, self.cost, tiers, whole=whole)
+            budgets = self._law.budgets(state)
+            prospects = survey(state, quantised, self.cost, tiers, budgets=budgets, whole=whole)
             try:
                 choice = self._choose(state, prospects, tiered=len(tiers) > 0, plain=whole is None)
             except containment.PluginFault as fault:
@@ -200,14 +201,21 @@ class VerificationManager(CapturedSteps, SharedPlans):
         return write_plan(state, prospects, choice.index, kind=choice.kind, reason=choice.reason, lag=lag)
 
     def _choose(self, state: StepState, prospects: Prospects, *, tiered: bool, plain: bool) -> Choice:
+        guarded = self._law.guarded(state)
         choice = self._decider.choose(
             prospects.candidates(self._rate.value),
             prospects.executed,
             draft_seconds=self.cost.draft_seconds(state.requests),
             tiered=tiered,
-            guarded=self._law.guarded(state),
+            guarded=guarded,
             plain=plain,
         )
+        if not guarded:
+            # The tier was chosen at the frontier; its padding is filled by rank (maths section 5.2).
+            tier = np.flatnonzero(prospects.executed == prospects.executed[choice.index])
+            index = int(tier[-1])
+            everything = index == len(prospects.budgets) - 1
+            return replace(choice, index=index, kind=PlanState.FULL if everything else choice.kind)
         if plain:
             return choice
         words = (

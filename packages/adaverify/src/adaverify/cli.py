@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from adaverify.commands.audit import audit
 from adaverify.commands.bench import bench
 from adaverify.commands.doctor import doctor
 from adaverify.commands.plugins import plugins
@@ -22,7 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (run, doctor, profile, bench, report):
+for command in (run, doctor, profile, audit, bench, report):
     app.command(epilog=EXIT_CODES)(command)
 app.add_typer(plugins, name="plugins")
 
