@@ -303,7 +303,7 @@ def strings(path: str) -> set[str]:
 def test_the_counters_page_lists_every_counter():
     """Names are taken from the sources that count, so that a new one has to be documented."""
     verification = "adaverify-verification/src/adaverify_verification"
-    modules = ("manager", "containment", "live", "outcomes")
+    modules = ("manager", "shared_plans", "containment", "live", "outcomes")
     counted = set().union(*(strings(f"{verification}/{module}.py") for module in modules))
     counted |= strings("adaverify-engine/src/adaverify_engine/draft_source.py")
     counted |= strings("adaverify-engine/src/adaverify_engine/attention/paged.py")
