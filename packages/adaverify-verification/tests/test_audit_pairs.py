@@ -179,6 +179,22 @@ def test_a_signal_that_fails_is_named_beside_its_result():
     assert report.as_dict()["counters"]["signal-raised"] == report.counters["signal-raised"]
 
 
+class Moody(DrafterSignal):
+    """Raises where the second position of the first request looks good, which its first token decides."""
+
+    def confidences(self, scores, slots):
+        if float(scores[0, 1]) > 0.5:
+            raise RuntimeError("not today")
+        return super().confidences(scores, slots)
+
+
+def test_a_signal_that_fails_for_some_drafts_alone_is_found():
+    """Verifying everything is a choice as well: made by the token, it moves the law."""
+    report = audit_pair(SignalDescriptor("moody", Seen.HISTORY, True, Moody), RATIO)
+    assert report.served.largest > 0.01
+    assert report.counters["signal-raised"] > 0
+
+
 def test_keyed_noise_makes_any_rule_exact_on_unequal_laws():
     """Maths section 5.4, case 4, enumerated: shared noise kept or drawn anew, any rule on the token."""
     draft, target = constant((0.6, 0.3, 0.1), 0), constant((0.2, 0.5, 0.3), 0)

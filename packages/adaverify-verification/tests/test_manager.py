@@ -144,6 +144,18 @@ def test_unsafe_pairs_downgrade_only_sampled_steps(build):
     assert greedy.state is PlanState.TRIMMING
 
 
+def test_a_downgrade_is_said_at_the_start(build, caplog):
+    """Once, with the reason; a safe pair says nothing."""
+    table = build.table(steep, (1, 16), 128)
+    with caplog.at_level(logging.WARNING):
+        build.manager(table, seen=Seen.PREFIX, deterministic=False)
+        assert not caplog.records
+        build.manager(table, seen=Seen.DRAWN_TOKEN, deterministic=False)
+    (record,) = caplog.records
+    assert "sampled requests are verified whole" in record.message
+    assert "token drawn" in record.message
+
+
 def test_unsafe_pairs_downgrade_the_sampled_requests_of_a_mixed_step(build):
     """Request by request: sampled ones are verified whole, the greedy ones beside them are trimmed."""
     manager = build.manager(build.table(steep, (1, 16), 128), seen=Seen.DRAWN_TOKEN, deterministic=False)

@@ -117,6 +117,8 @@ class VerificationManager(CapturedSteps, SharedPlans):
             _LOG.warning("adaptive verification is off: nothing is drafted, K is 0")
         elif options.mode == "adaptive" and not cost.priced:
             _LOG.warning("adaptive verification is off, every draft is verified: %s", cost.reason)
+        elif options.mode == "adaptive" and not self._law.verdict.allowed:
+            _LOG.warning("sampled requests are verified whole: %s", self._law.verdict.reason)
 
     @property
     def mode(self) -> str:
