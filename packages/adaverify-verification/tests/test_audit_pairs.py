@@ -65,7 +65,7 @@ def test_what_is_shipped_keeps_the_joint_law_to_rounding(signal, policy):
 
 def test_a_live_policy_is_downgraded_and_would_be_wrong():
     """Declared truly it costs speed; believed to stop at the frontier it would change the output."""
-    report = audit_pair(DRAFTER, LIVE)
+    report = audit_pair(DRAFTER, LIVE, pairs=6)
     assert not report.allowed
     assert report.served.largest < 1e-15
     assert report.counters["lossless-downgrade"] > 0
@@ -75,11 +75,11 @@ def test_a_live_policy_is_downgraded_and_would_be_wrong():
 
 def test_a_policy_that_lies_about_the_frontier_is_found():
     """The same policy, claiming to stop at the frontier: served live, and refuted."""
-    report = audit_pair(DRAFTER, PolicyDescriptor("liar", BudgetReads.FRONTIER, RatioPolicy))
+    report = audit_pair(DRAFTER, PolicyDescriptor("liar", BudgetReads.FRONTIER, RatioPolicy), pairs=6)
     assert report.allowed
     assert not report.lossless
     assert report.served.largest > 0.01
-    assert 0 < report.served.wrong < 12, "an unsafe rule does not show on every toy"
+    assert 0 < report.served.wrong < 6, "an unsafe rule does not show on every toy"
 
 
 class FirstDescent:
@@ -95,7 +95,7 @@ class FirstDescent:
 
 def test_a_true_frontier_policy_passes():
     """Live values and irrevocable moves, on every shape of prices."""
-    report = audit_pair(DRAFTER, PolicyDescriptor("descent", BudgetReads.FRONTIER, FirstDescent))
+    report = audit_pair(DRAFTER, PolicyDescriptor("descent", BudgetReads.FRONTIER, FirstDescent), pairs=8)
     assert report.allowed
     assert report.served.largest < 1e-15
     assert report.trimmed > 0.2
@@ -103,7 +103,7 @@ def test_a_true_frontier_policy_passes():
 
 def test_scores_of_the_drawn_token_are_downgraded_and_would_be_wrong():
     """M6 through the manager: a sampled request that such a score may rank is emitted wrongly."""
-    report = audit_pair(DRAFTER, RATIO, scores=Seen.DRAWN_TOKEN)
+    report = audit_pair(DRAFTER, RATIO, scores=Seen.DRAWN_TOKEN, pairs=4)
     assert not report.allowed
     assert report.served.largest < 1e-15
     assert report.trusted.largest > 0.01
@@ -118,7 +118,7 @@ class Peeking(DrafterSignal):
 
 def test_a_signal_that_looks_one_position_ahead_is_found():
     """It declares that it adds nothing to the drafter's prefix scores."""
-    report = audit_pair(SignalDescriptor("peeking", Seen.HISTORY, True, Peeking), RATIO)
+    report = audit_pair(SignalDescriptor("peeking", Seen.HISTORY, True, Peeking), RATIO, pairs=7)
     assert report.allowed
     assert report.served.largest > 0.01
 
@@ -190,7 +190,7 @@ class Moody(DrafterSignal):
 
 def test_a_signal_that_fails_for_some_drafts_alone_is_found():
     """Verifying everything is a choice as well: made by the token, it moves the law."""
-    report = audit_pair(SignalDescriptor("moody", Seen.HISTORY, True, Moody), RATIO)
+    report = audit_pair(SignalDescriptor("moody", Seen.HISTORY, True, Moody), RATIO, pairs=9)
     assert report.served.largest > 0.01
     assert report.counters["signal-raised"] > 0
 

@@ -8,7 +8,10 @@ exploration, the cost model or the assignment is left out.
 from __future__ import annotations
 
 import copy
+import logging
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -118,17 +121,18 @@ class ManagedRule:
         """Return a manager that has served ``HISTORY_STEPS`` steps; always the same one."""
         setup = self._setup
         signal, policy = self._plugins
-        manager = VerificationManager(
-            setup.limits,
-            "cpu",
-            signal=signal,
-            policy=policy,
-            cost=CostModel(self._table, online=False),
-            tiers=setup.tiers,
-            options=self._options,
-            drafter_seen=setup.declared,
-            drafter_deterministic=setup.deterministic,
-        )
+        with _quietly():
+            manager = VerificationManager(
+                setup.limits,
+                "cpu",
+                signal=signal,
+                policy=policy,
+                cost=CostModel(self._table, online=False),
+                tiers=setup.tiers,
+                options=self._options,
+                drafter_seen=setup.declared,
+                drafter_deterministic=setup.deterministic,
+            )
         generator = np.random.default_rng(self._seed)
         for step in range(HISTORY_STEPS):
             self._live_through(manager, step, generator)
@@ -218,6 +222,17 @@ def trusting(
         replace(policy, reads=reads),
         replace(setup, declared=min(setup.declared, Seen.PREFIX)),
     )
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Keep what a manager says at its start to itself: an audit makes hundreds, and reports the same."""
+    logger = logging.getLogger(VerificationManager.__module__)
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def _table(setup: Setup) -> CostTable:
