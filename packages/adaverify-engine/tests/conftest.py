@@ -12,7 +12,16 @@ from typing import ClassVar
 import pytest
 import torch
 
-from adaverify_contracts import GraphBackendDescriptor, LoadedModel, ModelGeometry, Requirements, hookimpl
+from adaverify_contracts import (
+    DraftBatch,
+    DrafterDescriptor,
+    GraphBackendDescriptor,
+    LoadedModel,
+    ModelGeometry,
+    Requirements,
+    Seen,
+    hookimpl,
+)
 from adaverify_engine import Engine, EngineOptions
 from adaverify_engine.drafters import LookupDrafter, NgramDrafter
 from adaverify_graphs.backends import EagerBackend
@@ -175,6 +184,43 @@ def greedy_oracle(model: TinyDecoder, prompt: Sequence[int], count: int) -> list
     return tokens[len(prompt) :]
 
 
+class DrawingDrafter:
+    """Draws each draft from the target's law after the one token before it, and says so.
+
+    The score at k is a function of the token before k (``PREFIX``), or of the token drawn at k.
+    """
+
+    def __init__(self, limits, model, *, seed=0, temperature=1.0, drawn_score=False):
+        self.width, self.drawn_score = limits.draft_tokens, drawn_score
+        self.random = torch.Generator().manual_seed(seed)
+        rows = [full_logits(model, [token])[0] for token in range(VOCABULARY)]
+        self.law = torch.softmax(torch.stack(rows) / temperature, dim=1)
+        self.last = {}
+
+    def start(self, slot, prompt):
+        self.last[slot] = prompt[-1]
+
+    def propose(self, slots, room):
+        tokens = torch.full((len(slots), self.width), -1)
+        laws = torch.zeros(len(slots), self.width, VOCABULARY)
+        scores = torch.zeros(len(slots), self.width)
+        for row, slot in enumerate(slots):
+            before = self.last[slot]
+            for k in range(int(room[row])):
+                laws[row, k] = self.law[before]
+                drawn = int(torch.multinomial(self.law[before], 1, generator=self.random))
+                share = self.law[before, drawn] if self.drawn_score else self.law[before].max()
+                scores[row, k] = torch.logit(share.clamp(1e-4, 1 - 1e-4))
+                tokens[row, k] = before = drawn
+        return DraftBatch(tokens, room.copy(), scores, laws)
+
+    def extend(self, slot, tokens):
+        self.last[slot] = tokens[-1]
+
+    def stop(self, slot):
+        self.last.pop(slot)
+
+
 def make_options(**changes) -> EngineOptions:
     base = {"max_requests": 4, "draft_tokens": 5, "max_model_len": 96, "page_size": 4, "prefill_chunk": 16}
     return EngineOptions(**(base | {"dtype": "float32"} | changes))
@@ -206,9 +252,17 @@ def settings_of(**planner) -> Settings:
     return Settings(planner=PlannerSettings(**({"warmup_steps": 2, "online": False} | planner)))
 
 
+def drawing(seen: Seen) -> DrafterDescriptor:
+    """Return the descriptor of a drafter that draws, with scores that have ``seen`` what they say."""
+    return DrafterDescriptor("drawing", seen, deterministic=False, factory=DrawingDrafter)
+
+
 @pytest.fixture
 def make_engine():
-    """Return a factory of engines over the real verifier and plugins; closes what it made."""
+    """Return a factory of engines over the real verifier and plugins; closes what it made.
+
+    ``draws`` is what the scores of a drafter that draws have seen; None declares a deterministic one.
+    """
     made = []
 
     def make(
@@ -220,12 +274,16 @@ def make_engine():
         settings=None,
         tokenizer=None,
         replayed=False,
+        draws=None,
+        plugin=None,
         **changes,
     ) -> Engine:
         options = make_options(**changes)
         points = [EntryPoint(name, f"adaverify_{name}.hooks", "adaverify") for name in BUILT_INS]
         if replayed:
             points += inline_entry_points([("rerun", RerunBackend())])
+        if plugin is not None:
+            points += inline_entry_points([("test", plugin)])
         plugins = load_plugins(PluginSettings(), entry_points=points)
         verifier = assemble(
             options.limits,
@@ -233,7 +291,7 @@ def make_engine():
             mode=mode,
             settings=settings or settings_of(),
             plugins=plugins,
-            drafter=plugins.drafters()[0].descriptor,
+            drafter=plugins.drafters()[0].descriptor if draws is None else drawing(draws),
             cost_table=steep_table() if table is None else table,
         )
         made.append(verifier)
@@ -267,6 +325,7 @@ def tiny() -> SimpleNamespace:
     """Return the tiny decoder and its oracles."""
     return SimpleNamespace(
         Decoder=TinyDecoder,
+        Drawing=DrawingDrafter,
         Tokenizer=TinyTokenizer,
         Block=TinyBlock,
         vocabulary=VOCABULARY,

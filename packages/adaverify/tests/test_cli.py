@@ -65,9 +65,9 @@ def test_version_is_that_of_the_distribution(invoke, monkeypatch):
 def test_help_names_every_command_and_code(invoke):
     """The page a user sees first."""
     shown = invoke("--help").stdout
-    for word in ("run", "doctor", "profile", "plugins", "report", "--version", "Exit codes"):
+    for word in ("run", "doctor", "profile", "audit", "plugins", "report", "--version", "Exit codes"):
         assert word in shown
-    for command in ("run", "doctor", "profile", "report"):
+    for command in ("run", "doctor", "profile", "audit", "report"):
         assert "1 a check failed" in " ".join(invoke(command, "--help").stdout.split())
 
 

@@ -77,6 +77,7 @@ def test_json_is_one_value_with_every_figure(tiny, run_tiny):
         "tokens",
         "rounds",
         "temperature",
+        "trim_invariant",
         "seed",
         "cost",
         "signal",
@@ -217,6 +218,16 @@ def test_sampled_tokens_follow_the_seed(tiny, run_tiny):
     assert first == texts(3)
     assert first != texts(4)
     assert len(set(first)) == 4
+
+
+def test_trim_invariant_tokens_are_compared(tiny, run_tiny):
+    """Sampled, and token for token the same in every mode; the modes of the seed's text agree."""
+    result = run_tiny("--temperature", 1.0, "--seed", 3, "--trim-invariant", "--json")
+    assert result.exit_code == 0, result.stderr
+    report = json.loads(result.stdout)
+    assert (report["tokens"]["compared"], report["tokens"]["identical"]) == (4, True)
+    assert report["setup"]["trim_invariant"] is True
+    assert texts_of(report) == texts_of(report, "adaptive")
 
 
 def test_prompts_of_one_text_have_noise_of_their_own(tiny, run_tiny):

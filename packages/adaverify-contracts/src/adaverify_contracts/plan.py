@@ -61,7 +61,9 @@ class StepState:
             R + other_tokens.
         other_tokens: query tokens of co-scheduled prefill chunks; they cost and do not gain.
         kv_tokens: sum of the decode requests' KV lengths, for the context axis.
-        sampled: True when any decode request is sampled and not greedy.
+        sampled: True when trimming could change what any decode request emits: it is sampled, and not
+            accepted by equality.
+        sampled_requests: bool [R], which ones those are; None stands for all of them where ``sampled``.
         chunk_limit: largest number of logits rows in one chunk, or None.
     """
 
@@ -74,12 +76,15 @@ class StepState:
     kv_tokens: int = 0
     sampled: bool = False
     chunk_limit: int | None = None
+    sampled_requests: np.ndarray | None = None
     # Summed once: a plan asks for it many times.
     _total: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("slots", "generations", "scheduled"):
             _host.array("StepState", name, getattr(self, name), "i")
+        if self.sampled_requests is not None:
+            self._check_sampled(self.sampled_requests)
         _host.same_length(
             "StepState", {"slots": self.slots, "generations": self.generations, "scheduled": self.scheduled}
         )
@@ -115,6 +120,17 @@ class StepState:
     def total_scheduled(self) -> int:
         """Scheduled drafts of all requests, as they were when this state was made."""
         return self._total
+
+    def _check_sampled(self, requests: np.ndarray) -> None:
+        _host.array("StepState", "sampled_requests", requests, "b")
+        _host.same_length("StepState", {"slots": self.slots, "sampled_requests": requests})
+        if bool(requests.any()) is not self.sampled:
+            raise PlanError(
+                "StepState.sampled and sampled_requests contradict each other",
+                arrived={"sampled": self.sampled, "sampled_requests": int(requests.sum())},
+                allowed="sampled exactly where any of sampled_requests is",
+                remedy="derive sampled from sampled_requests",
+            )
 
     @property
     def requests(self) -> int:

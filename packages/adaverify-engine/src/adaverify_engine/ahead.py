@@ -84,6 +84,8 @@ class Ahead:
             self.verifier.manager.note(step, "replay-missed-drafter")
         elif any(request.sampling.logprobs for request in work.decode):
             self.verifier.manager.note(step, "replay-missed-logprobs")
+        elif any(request.sampling.penalised for request in work.decode):
+            self.verifier.manager.note(step, "replay-missed-penalties")
         else:
             return True
         return False
@@ -143,7 +145,7 @@ def _outcome(finished: Finished, alive: np.ndarray, judged: np.ndarray, emitted:
         accepted=results.accepted,
         scores=results.scores,
         # A request that had ended stands on tokens nobody was given: its labels are of another law.
-        learn=alive & np.array([request.sampling.learn for request in requests], dtype=bool),
+        learn=alive & np.array([request.sampling.teaches for request in requests], dtype=bool),
         sampled=np.array([not request.sampling.greedy for request in requests], dtype=bool),
         emitted=emitted,
         seconds=finished.seconds,

@@ -194,7 +194,8 @@ class Engine:
         """Capture whole decode steps: from now on one is a single replay; None when nothing captures.
 
         The verifier must capture and the drafter propose on the device (``DeviceDrafter``). Prompts, requests
-        that want log-probabilities and sizes without a graph still run eagerly, counted by reason.
+        that want log-probabilities or have penalties, and sizes without a graph still run eagerly, counted by
+        reason.
 
         Args:
             progress: called as ``progress(done, total, key)`` before each size.
@@ -285,11 +286,12 @@ class Engine:
         """Return whether this step drafts; asked once a step, and never in mode ``none``."""
         if not work.decode or self._options.draft_tokens == 0:
             return False
-        wanted, _ = self._verifier.manager.draft_next(len(work.decode), _kv_tokens(work))
+        wanted, _ = self._verifier.manager.draft_next(len(work.decode), work.kv_tokens)
         return wanted
 
     def _state(self, work: Work, batch: DraftBatch) -> StepState:
         slots = np.array([request.slot for request in work.decode], dtype=np.int64)
+        sensitive = np.array([request.sampling.trim_sensitive for request in work.decode], dtype=bool)
         return StepState(
             step=self._step,
             slots=slots,
@@ -297,8 +299,9 @@ class Engine:
             scheduled=batch.scheduled,
             emitting=len(work.decode) + len(work.finals),
             other_tokens=sum(chunk.length for chunk in work.chunks),
-            kv_tokens=_kv_tokens(work),
-            sampled=any(not request.sampling.greedy for request in work.decode),
+            kv_tokens=work.kv_tokens,
+            sampled=bool(sensitive.any()),
+            sampled_requests=sensitive,
         )
 
     def _plan(self, work: Work, batch: DraftBatch, state: StepState) -> tuple[Plan, Staged | None]:
@@ -384,7 +387,7 @@ class Engine:
             admitted=admitted[:rows],
             accepted=accepted,
             scores=batch.scores.cpu().numpy(),
-            learn=np.array([request.sampling.learn for request in judged[:rows]], dtype=bool),
+            learn=np.array([request.sampling.teaches for request in judged[:rows]], dtype=bool),
             sampled=np.array([not request.sampling.greedy for request in judged[:rows]], dtype=bool),
             emitted=sum(len(event.tokens) for event in events),
             seconds=seconds,
@@ -395,8 +398,3 @@ class Engine:
             self._verifier.manager.note(state.step, name)
         self._verifier.observe(outcome, plan)
         self.stats.count(outcome, np.ones(rows, dtype=bool))
-
-
-def _kv_tokens(work: Work) -> int:
-    """Return the KV lengths of the decode requests, certain tokens included, summed."""
-    return sum(request.computed + 1 for request in work.decode)

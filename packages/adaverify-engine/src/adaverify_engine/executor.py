@@ -15,6 +15,7 @@ from adaverify_engine.attention import ChunkAttention, DecodeAttentionChoice, St
 from adaverify_engine.cache import PagedCache
 from adaverify_engine.inputs import StepBuffers, TokenInputs, prefill_tokens
 from adaverify_engine.options import EngineOptions
+from adaverify_engine.penalties import penalised
 from adaverify_engine.request import Request
 from adaverify_engine.scheduler import Work
 
@@ -160,14 +161,18 @@ class Executor:
         drafts = torch.full((len(requests), width), -1, dtype=torch.int64, device=self._device)
         drafts[:decode] = batch.tokens
         sampled = any(not request.sampling.greedy for request in requests)
+        by_equality = [not request.sampling.trim_sensitive for request in requests]
+        drawn = batch.probabilities is not None and not all(by_equality)
+        logits = penalised(logits, requests, start, admitted, drafts)
         sequences = Sequences(
             start=start,
             admitted=admitted,
             drafts=drafts,
-            draft_law=_extended(batch.probabilities, finals),
+            draft_law=_extended(batch.probabilities, finals) if drawn else None,
             temperature=self._column([request.sampling.temperature for request in requests]),
             top_p=self._column([request.sampling.top_p for request in requests]),
             noise=torch.from_numpy(_noise(requests, width)).to(self._device),
+            by_equality=torch.tensor(by_equality, device=self._device) if drawn else None,
         )
         return judge(logits, sequences, sampled=sampled), admitted.cpu().numpy()
 

@@ -205,6 +205,7 @@ class DecodePipeline:
 
     def _state(self, step: int, requests: tuple[Request, ...], generations: np.ndarray) -> StepState:
         slots = np.array([request.slot for request in requests], dtype=np.int64)
+        sensitive = np.array([request.sampling.trim_sensitive for request in requests], dtype=bool)
         width = self._options.draft_tokens if self._drafting else 0
         return StepState(
             step=step,
@@ -214,5 +215,6 @@ class DecodePipeline:
             emitting=len(requests),
             other_tokens=0,
             kv_tokens=sum(request.computed + 1 for request in requests),
-            sampled=any(not request.sampling.greedy for request in requests),
+            sampled=bool(sensitive.any()),
+            sampled_requests=sensitive,
         )

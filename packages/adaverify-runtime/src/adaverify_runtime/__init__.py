@@ -7,6 +7,7 @@ from adaverify_runtime.decision import Decision, decide_strategy
 from adaverify_runtime.doctor import doctor
 from adaverify_runtime.loading import load_plugins
 from adaverify_runtime.observers import DisabledObserver
+from adaverify_runtime.parts import Replayed
 from adaverify_runtime.plugins import Observer, PluginManager, PluginOutcome, Registered
 from adaverify_runtime.report import Component, StartupReport
 from adaverify_runtime.row_choice import Choice, RowChoice, RowCost, RowCostTable
@@ -25,7 +26,7 @@ from adaverify_runtime.settings import (
     read_settings,
 )
 from adaverify_runtime.staging import Staged
-from adaverify_runtime.verifier import Replayed, Verifier
+from adaverify_runtime.verifier import Verifier
 
 __all__ = [
     "BackendCandidate",

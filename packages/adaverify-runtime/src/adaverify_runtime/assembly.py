@@ -32,6 +32,7 @@ from adaverify_runtime.calibration import calibrate, read_calibration, settings_
 from adaverify_runtime.capture import AssignLive, GraphedSteps
 from adaverify_runtime.loading import load_plugins
 from adaverify_runtime.observers import ObserverQueue
+from adaverify_runtime.parts import Parts
 from adaverify_runtime.plugins import PluginManager, pick
 from adaverify_runtime.report import StartupReport, components, plugin_warnings
 from adaverify_runtime.row_alternatives import choose_alternatives, load_for
@@ -39,7 +40,7 @@ from adaverify_runtime.row_choice import RowChoice, RowCostTable
 from adaverify_runtime.selection import Selection, select_strategies
 from adaverify_runtime.settings import Mode, PlannerSettings, Settings, read_settings
 from adaverify_runtime.staging import StaticInputs
-from adaverify_runtime.verifier import Parts, Verifier
+from adaverify_runtime.verifier import Verifier
 from adaverify_verification import (
     Assignment,
     CostModel,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -14,9 +13,7 @@ from adaverify_contracts import (
     Capability,
     ClosedError,
     DecodeBatch,
-    DecodeRowBuilder,
     GraphError,
-    GraphKey,
     Limits,
     Plan,
     StepOutcome,
@@ -24,50 +21,18 @@ from adaverify_contracts import (
     StepState,
 )
 from adaverify_graphs import CaptureReport, Progress
-from adaverify_runtime.capture import GraphedSteps, Prologue, Step
+from adaverify_runtime.capture import Prologue, Step
 from adaverify_runtime.decision import Decision, decide_strategy
 from adaverify_runtime.input_checks import require_padded_tokens, require_plan
-from adaverify_runtime.observers import DisabledObserver, ObserverQueue
+from adaverify_runtime.observers import DisabledObserver
+from adaverify_runtime.parts import Parts, Replayed
 from adaverify_runtime.plugins import Observer
 from adaverify_runtime.report import StartupReport
-from adaverify_runtime.row_choice import RowChoice
 from adaverify_runtime.staging import PerRequest, Staged, StaticInputs, longest_context
-from adaverify_verification import Assignment, VerificationManager, request_rows
+from adaverify_verification import VerificationManager, request_rows
 
 # Outcomes arrive a few steps after their stage; strategies of steps whose outcome never came are dropped.
 _STAGED_DEPTH = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What ``assemble`` puts together; ``ragged`` and ``uniform`` are builders, either may be None.
-
-    ``rows`` chooses between ``ragged`` and the ``alternatives``; None where there is nothing to choose.
-    ``unproven`` are kernels that were probed on this device and did not give the known answer.
-    """
-
-    limits: Limits
-    device: torch.device
-    capability: Capability
-    manager: VerificationManager
-    ragged: DecodeRowBuilder | None
-    uniform: DecodeRowBuilder | None
-    inputs: StaticInputs
-    graphs: GraphedSteps | None
-    observers: ObserverQueue
-    report: StartupReport
-    alternatives: tuple[DecodeRowBuilder, ...] = ()
-    rows: RowChoice | None = None
-    unproven: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Replayed:
-    """A step that ran from a graph: its key, its assignment, and what the captured step returned."""
-
-    key: GraphKey
-    assignment: Assignment
-    result: Any
 
 
 class Verifier:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from adaverify_verification.assignment import Assigner, Assignment
+from adaverify_verification.law import Pins
 from adaverify_verification.live import LiveConfidences
 
 
@@ -22,6 +23,7 @@ class CapturedSteps:
     _live: LiveConfidences
     _assigner: Assigner
     _require_open: Callable[[], None]
+    _pins: Pins | None
 
     def capture_live(self, scores: torch.Tensor, slots: torch.Tensor, entry: torch.Tensor) -> torch.Tensor:
         """Turn scores into live confidences and store them in the relay's ring. Device work only; capturable.
@@ -96,4 +98,8 @@ class CapturedSteps:
             LayoutError: the tensors do not fit the limits.
         """
         self._require_open()
-        return self._assigner.assign(self._live.rows(requests), scheduled, kv_lens, budget, padded_tokens)
+        confidences = self._live.rows(requests)
+        if self._pins is not None:
+            # Which rows must be verified whole was enqueued by ``plan``.
+            confidences = self._pins.apply(confidences)
+        return self._assigner.assign(confidences, scheduled, kv_lens, budget, padded_tokens)

@@ -11,12 +11,9 @@ import numpy as np
 
 from adaverify_contracts import CostTableError
 from adaverify_verification.candidates import executed_tokens
-from adaverify_verification.cost_table import CostCurve, CostTable
+from adaverify_verification.cost_table import CostCurve, CostTable, priced_state
 from adaverify_verification.monotone import isotonic
 
-# Below this spread between the cheapest and the dearest point no budget can gain 1 %, and the measurement's
-# own noise is about as large: the table carries no information.
-FLAT_SPREAD = 0.01
 # A flat table whose corrected prices are this far apart is flat no more: several times the noise of a step.
 REVIVED_SPREAD = 0.05
 # Corrections stay within [0.5, 2] of what was measured.
@@ -229,7 +226,7 @@ class CostModel:
                 self._curves.append([])
             self._contexts[-1].append(curve.context)
             self._curves[-1].append(_Curve.of(curve))
-        self._usable, self._why = _priced(table)
+        self._usable, self._why = priced_state(table)
         # Prices of drafting by requests: few numbers of requests are ever served.
         self._drafting: dict[int, float] = {}
         # What a rebase made of the table's own times.
@@ -391,17 +388,3 @@ class CostModel:
             for row, outer in _bracket(self._levels, requests)
             for column, inner in _bracket(self._contexts[row], context)
         ]
-
-
-def _priced(table: CostTable | None) -> tuple[bool, str]:
-    if table is None:
-        return False, "no cost table: run `adaverify profile`"
-    if table.rejected_seconds > 0:
-        return True, f"{len(table.points)} measured points, rejected drafts cost time of their own"
-    spreads = [curve.seconds[-1] / curve.seconds[0] - 1.0 for curve in table.curves]
-    if max(spreads) < FLAT_SPREAD:
-        return False, (
-            f"the cost table is flat: {max(spreads):.2%} between its cheapest and dearest size, "
-            f"less than {FLAT_SPREAD:.0%}"
-        )
-    return True, f"{len(table.points)} measured points"

@@ -30,6 +30,10 @@ REMEASURE = "run `adaverify profile` to measure a new table"
 
 Point = tuple[int, int, int, float]
 
+# Below this spread between the cheapest and the dearest point no budget can gain 1 %, and the measurement's
+# own noise is about as large: the table carries no information.
+FLAT_SPREAD = 0.01
+
 
 @dataclass(frozen=True, slots=True)
 class CostCurve:
@@ -315,3 +319,18 @@ def _outliers(curve: CostCurve) -> list[str]:
         for tokens, measured, used in zip(curve.tokens, curve.measured, curve.seconds, strict=True)
         if abs(used - measured) > OUTLIER_SHARE * measured
     ]
+
+
+def priced_state(table: CostTable | None) -> tuple[bool, str]:
+    """Return whether a table can tell budgets apart, and why in words."""
+    if table is None:
+        return False, "no cost table: run `adaverify profile`"
+    if table.rejected_seconds > 0:
+        return True, f"{len(table.points)} measured points, rejected drafts cost time of their own"
+    spreads = [curve.seconds[-1] / curve.seconds[0] - 1.0 for curve in table.curves]
+    if max(spreads) < FLAT_SPREAD:
+        return False, (
+            f"the cost table is flat: {max(spreads):.2%} between its cheapest and dearest size, "
+            f"less than {FLAT_SPREAD:.0%}"
+        )
+    return True, f"{len(table.points)} measured points"

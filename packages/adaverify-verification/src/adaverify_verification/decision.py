@@ -87,23 +87,25 @@ class Decider:
         tiered: bool,
         guarded: bool,
         untried: Untried,
+        plain: bool = True,
     ) -> Choice:
         """Return the choice for one priced step with drafts.
 
         Args:
-            candidates: the first is budget 0, the last full verification.
+            candidates: the first is the smallest budget, the last full verification.
             executed: int64 [C], query tokens that execute.
             draft_seconds: the part of ``candidates.seconds`` that not drafting would save.
             tiered: the sizes are captured tiers.
             guarded: False for live values, past whose frontier nothing but the policy's own rule may look.
             untried: of the cost model.
+            plain: the first candidate verifies nothing; False judges nothing about drafting at all.
 
         Raises:
             PluginFault: the policy raised or answered nonsense.
         """
         full = len(candidates.budgets) - 1
-        bare_rate = _bare_rate(candidates, draft_seconds)
-        charge = self.arm.take_probe()
+        bare_rate = _bare_rate(candidates, draft_seconds) if plain else None
+        charge = self.arm.take_probe() if plain else None
         if charge is not None:
             probe = _probe_of(candidates, 0, charge, bare_rate)
             return Choice(full, PlanState.FULL, "exploring whether drafting pays again", probe)

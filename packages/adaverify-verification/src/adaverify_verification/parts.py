@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from adaverify_contracts import (
+    ClosedError,
     DescriptorError,
     Limits,
     PlanError,
@@ -16,6 +17,7 @@ from adaverify_contracts import (
     SignalDescriptor,
 )
 from adaverify_verification.cost_model import CostModel
+from adaverify_verification.law import LawRule
 from adaverify_verification.options import ManagerOptions
 from adaverify_verification.relay import Relay
 
@@ -139,3 +141,31 @@ def require_batch(limits: Limits, requests: object, kv_tokens: object) -> None:
             allowed=f"0 .. {limits.max_requests} requests and kv_tokens >= 0, ints",
             remedy="count the decode requests of the next step and the sum of their KV lengths",
         )
+
+
+def require_open(closed: bool) -> None:
+    """Refuse a manager that was closed.
+
+    Raises:
+        ClosedError: it was.
+    """
+    if closed:
+        raise ClosedError(
+            "the verification manager was used after close()",
+            arrived="a closed manager",
+            allowed="a manager that was not closed",
+            remedy="close it after the last step, or make another",
+        )
+
+
+def start_warnings(options: ManagerOptions, limits: Limits, cost: CostModel, law: LawRule) -> list[str]:
+    """Return what keeps an adaptive manager from trimming, known at the start."""
+    if options.mode != "adaptive":
+        return []
+    if not limits.draft_tokens:
+        return ["adaptive verification is off: nothing is drafted, K is 0"]
+    if not cost.priced:
+        return [f"adaptive verification is off, every draft is verified: {cost.reason}"]
+    if not law.verdict.allowed:
+        return [f"sampled requests are verified whole: {law.verdict.reason}"]
+    return []

@@ -22,6 +22,7 @@ class AgreedSteps:
     _ledger: Ledger
     _note: Callable[[Entry | None, str], None]
     _tiers_for: Callable[[StepState], np.ndarray]
+    _pin: Callable[[StepState], np.ndarray | None]
     _require_open: Callable[[], None]
 
     def export(self, plan: Plan) -> tuple[int, ...]:
@@ -43,6 +44,7 @@ class AgreedSteps:
         check_fits(state, self.limits)
         plan = apply_plan(state, integers)
         self._ledger.open(state.step, Entry(state, creditable=state.other_tokens == 0))
+        self._pin(state)
         return plan
 
     def agree(self, state: StepState, plan: Plan, digests: Sequence[int]) -> Plan:

@@ -10,6 +10,7 @@ from adaverify_contracts import Limits, PlanState, StepState
 from adaverify_verification.candidates import raise_to_tier_end
 from adaverify_verification.cost_model import CostModel
 from adaverify_verification.decision import UNTRIED, Choice, Decider
+from adaverify_verification.law import LawRule
 from adaverify_verification.options import ManagerOptions
 from adaverify_verification.parts import require_batch
 from adaverify_verification.planner import Prospects, context_of, survey
@@ -22,14 +23,14 @@ class RetriedPrices:
     options: ManagerOptions
     cost: CostModel
     _decider: Decider
-    _budget_is_history: bool
+    _law: LawRule
 
     def _untried(self, state: StepState, executed: int) -> bool:
         return self.options.online and self.cost.untried(executed, state.requests, context_of(state))
 
     def _retries(self, state: StepState) -> bool:
         """Return whether this step may hold a flat table against the machine."""
-        return self.cost.flat and (self._budget_is_history or not state.sampled)
+        return self.cost.flat and self._law.guarded(state)
 
     def _retried(
         self, state: StepState, quantised: np.ndarray, tiers: np.ndarray, unpriced: Choice

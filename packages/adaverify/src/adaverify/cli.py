@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from adaverify.commands.audit import audit
 from adaverify.commands.bench import bench
 from adaverify.commands.calibrate import calibrate
 from adaverify.commands.doctor import doctor
@@ -25,7 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (run, doctor, profile, calibrate, bench, report):
+for command in (run, doctor, profile, calibrate, audit, bench, report):
     app.command(epilog=EXIT_CODES)(command)
 app.add_typer(plugins, name="plugins")
 

@@ -255,7 +255,7 @@ def verdict(tokens: dict[str, Any], dtype: str, modes: int) -> str:
     if modes == 1:
         return "Tokens: one mode ran, so there is nothing to compare."
     if not compared:
-        return "Tokens: sampled requests are not compared."
+        return "Tokens: sampled requests are not compared; --trim-invariant would make them equal."
     if not tokens["divergences"]:
         return f"Tokens: identical in all modes, {count_of(compared, 'prompt')} compared, no near-tie."
     if tokens["identical"]:

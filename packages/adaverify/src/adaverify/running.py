@@ -128,7 +128,9 @@ def run_modes(
     return result
 
 
-def sampling_of(count: int, tokens: int, temperature: float, seed: int | None) -> list[Sampling]:
+def sampling_of(
+    count: int, tokens: int, temperature: float, seed: int | None, *, trim_invariant: bool = False
+) -> list[Sampling]:
     """Return what each prompt asks for; with a seed every prompt has noise of its own, equal in every round.
 
     Raises:
@@ -138,7 +140,10 @@ def sampling_of(count: int, tokens: int, temperature: float, seed: int | None) -
     if seed is not None:
         # Spread by a large odd factor, so that neighbouring seeds share no prompt's noise.
         seeds = [seed * 1_000_003 + index for index in range(count)]
-    return [Sampling(temperature=temperature, max_tokens=tokens, seed=one) for one in seeds]
+    return [
+        Sampling(temperature=temperature, max_tokens=tokens, seed=one, trim_invariant=trim_invariant)
+        for one in seeds
+    ]
 
 
 def trace_failure(engines: Mapping[str, Engine], path: Path) -> TraceError | None:

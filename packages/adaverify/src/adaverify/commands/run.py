@@ -68,6 +68,12 @@ def run(
         float, typer.Option(callback=finite_temperature, help="A finite number >= 0; 0 is greedy.")
     ] = 0.0,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of sampled runs.")] = None,
+    trim_invariant: Annotated[
+        bool,
+        typer.Option(
+            "--trim-invariant", help="Sampled tokens, too, are the same in all modes, and compared."
+        ),
+    ] = False,
     rounds: Annotated[int, typer.Option(min=1, help="Recorded rounds; the modes take turns in each.")] = 3,
     mode: Modes = None,
     model: Model = MODEL,
@@ -99,11 +105,12 @@ def run(
 ) -> None:
     """Run the prompts in the modes none, fixed and adaptive, in turn, and compare them.
 
-    Exits with 1 when the modes' greedy tokens differ in float32 for another reason than a near-tie.
+    Exits with 1 when the modes' greedy or trim-invariant tokens differ in float32 for another reason than a
+    near-tie.
     """
     modes = tuple(name for name in MODES if name in mode) if mode else MODES
     texts, places = take_prompts(prompts, count)
-    sampling = sampling_of(len(texts), tokens, temperature, seed)
+    sampling = sampling_of(len(texts), tokens, temperature, seed, trim_invariant=trim_invariant)
     if trace is not None:
         _check_trace(trace, modes)
     choice = Choice(model, drafter, device, dtype, draft_tokens, seed, offline, calibration)
@@ -122,6 +129,7 @@ def run(
             "tokens": tokens,
             "rounds": rounds,
             "temperature": temperature,
+            "trim_invariant": trim_invariant,
             "seed": session.options.seed,
         }
         steps = job_steps(len(modes), rounds + WARMUP, len(ids), session.options.max_requests, tokens)
