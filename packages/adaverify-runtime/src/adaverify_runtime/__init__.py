@@ -11,6 +11,7 @@ from adaverify_runtime.report import Component, StartupReport
 from adaverify_runtime.row_choice import Choice, RowChoice, RowCost, RowCostTable
 from adaverify_runtime.selection import Candidate, Selection, review_strategies, select_strategies
 from adaverify_runtime.settings import (
+    BridgeSettings,
     DeviceSettings,
     EngineSettings,
     GraphSettings,
@@ -29,6 +30,7 @@ from adaverify_runtime.verifier import Replayed, Verifier
 __all__ = [
     "BackendCandidate",
     "BackendSelection",
+    "BridgeSettings",
     "Candidate",
     "Choice",
     "Component",

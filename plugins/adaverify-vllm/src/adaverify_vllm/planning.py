@@ -1,0 +1,244 @@
+"""How many: the package's planner on vLLM's batches, made for a host path of some tens of microseconds.
+
+The parts are those of ``VerificationManager.plan``; what differs is that survivals arrive quantised, sizes are
+looked up by the shape of the batch, and the plan's words and digest are written when the step is recorded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from adaverify_contracts import BudgetCandidates, Plan, PlanState, Policy
+from adaverify_verification import CostModel, ManagerOptions
+from adaverify_verification.candidates import candidate_budgets, executed_tokens
+from adaverify_verification.containment import PluginFault
+from adaverify_verification.decision import Decider, Probe
+from adaverify_verification.digest import plan_digest
+from adaverify_verification.policies import AchievedRate
+from adaverify_verification.quantise import SCORE_MAX
+from adaverify_vllm.batch import Batch
+
+# Batches of some hundred shapes come back again and again; a lookup costs a hundredth of the search.
+MOST_SHAPES = 512
+
+
+@dataclass(slots=True)
+class Decision:
+    """One step's budget and what it was expected to do.
+
+    Attributes:
+        step: step number.
+        batch: what was planned for.
+        budget: B.
+        tier: query tokens that execute, padding included.
+        state: why it has this size.
+        reason: the same in words.
+        tokens: expected emitted tokens; full_tokens: of verifying everything.
+        seconds: predicted, None when unpriced; full_seconds: of verifying everything.
+        lag: steps between the confidences and this step, None when there were none.
+        foreseen: whether every request's survivals were known.
+        probe: set when the step explores.
+        notes: names of the fallbacks taken.
+    """
+
+    step: int
+    batch: Batch
+    budget: int
+    tier: int
+    state: PlanState
+    reason: str
+    tokens: float
+    full_tokens: float
+    seconds: float | None
+    full_seconds: float | None
+    lag: int | None
+    foreseen: bool
+    probe: Probe | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def digest(self) -> int:
+        """64 bits of what fixes the step's shape."""
+        batch = self.batch
+        return plan_digest(
+            step=self.step,
+            budget=self.budget,
+            scheduled=batch.total,
+            requests=batch.requests,
+            certain_tokens=batch.certain,
+            tier=self.tier,
+            uniform_query_len=None,
+        )
+
+    def plan(self) -> Plan:
+        """Return the plan as the trace knows it."""
+        batch = self.batch
+        return Plan(
+            step=self.step,
+            state=self.state,
+            reason=self.reason,
+            budget=self.budget,
+            scheduled=batch.total,
+            requests=batch.requests,
+            certain_tokens=batch.certain,
+            tokens=batch.certain + self.budget,
+            tier=self.tier,
+            uniform_query_len=None,
+            predicted_seconds=self.seconds,
+            predicted_tokens=self.tokens,
+            full_seconds=self.full_seconds,
+            full_tokens=self.full_tokens,
+            lag=self.lag,
+            digest=self.digest,
+        )
+
+
+class BudgetPlanner:
+    """Chooses a budget a step; remembers the guard's and the exploration's history.
+
+    Args:
+        options: mode, margins and shares.
+        policy: the budget policy.
+        rows_limit: logits rows that one chunk holds.
+        bonus: logits rows of each request that are not drafts.
+    """
+
+    def __init__(self, options: ManagerOptions, policy: Policy, *, rows_limit: int, bonus: int) -> None:
+        self.options = options
+        self.decider = Decider(policy, options)
+        self.rate = AchievedRate()
+        self.cost = CostModel(None)
+        self._tiers = np.zeros(0, dtype=np.int64)
+        self._rows_limit, self._bonus = rows_limit, bonus
+        self._shapes: dict[tuple[int, int], tuple[np.ndarray, np.ndarray]] = {}
+
+    def set_cost(self, cost: CostModel, tiers: tuple[int, ...]) -> None:
+        """Plan with these prices and captured sizes from now on."""
+        self.cost = cost
+        self._tiers = np.array(tiers, dtype=np.int64)
+        self._shapes.clear()
+
+    def most(self, batch: Batch) -> int:
+        """Return the largest budget of a step: its drafts, and what one logits chunk holds."""
+        return max(0, min(batch.total, self._rows_limit - batch.requests * self._bonus))
+
+    def plan(
+        self, step: int, batch: Batch, scores: np.ndarray, *, lag: int | None, foreseen: bool, odd: str | None
+    ) -> Decision:
+        """Return the budget of one step.
+
+        Args:
+            step: step number.
+            batch: the step.
+            scores: uint16 [R, K], quantised survivals in the order of the batch; written to.
+            lag: their age in steps, None when there are none.
+            foreseen: whether all of them are known.
+            odd: what was wrong with the confidences, by the name it is counted as.
+        """
+        budgets, executed = self._sizes(batch.certain, self.most(batch))
+        tokens = batch.emitting + _gains(scores, batch.hopeful)[budgets] / SCORE_MAX
+        full = len(budgets) - 1
+        forced = self._forced(budgets, odd)
+        seconds = None
+        if forced is None or self.cost.priced:
+            drafting = self.cost.draft_seconds(batch.requests)
+            seconds = self.cost.executed_seconds(executed, 1, 0.0) + drafting
+        index, state, reason, probe, notes = full, PlanState.FULL, "", None, []
+        if forced is not None:
+            index, state, reason, note = forced
+            notes = [note] if note else []
+        else:
+            candidates = BudgetCandidates(budgets, tokens, seconds, self.rate.value)
+            try:
+                choice = self.decider.choose(
+                    candidates, executed, draft_seconds=0.0, tiered=len(self._tiers) > 0, guarded=True
+                )
+                index, state, reason, probe = choice.index, choice.kind, choice.reason, choice.probe
+            except PluginFault as fault:
+                reason, notes = f"{fault}: everything is verified", [fault.name]
+        return Decision(
+            step,
+            batch,
+            int(budgets[index]),
+            int(executed[index]),
+            state,
+            reason,
+            float(tokens[index]),
+            float(tokens[full]),
+            None if seconds is None else float(seconds[index]),
+            None if seconds is None else float(seconds[full]),
+            lag,
+            foreseen,
+            probe,
+            notes,
+        )
+
+    def _forced(self, budgets: np.ndarray, odd: str | None) -> tuple[int, PlanState, str, str] | None:
+        """Return candidate, state, reason and counter where nothing may be chosen, else None."""
+        full = len(budgets) - 1
+        if self.options.mode == "none":
+            return 0, PlanState.IDLE, "mode is none: drafts are not verified", ""
+        if not full:
+            return 0, PlanState.IDLE, "a logits chunk has no room for drafts, or none are scheduled", ""
+        if self.options.mode == "fixed":
+            return full, PlanState.FULL, "mode is fixed: everything is verified", ""
+        if not self.cost.priced:
+            return full, PlanState.UNPRICED, self.cost.reason, "unpriced"
+        if odd == "invalid-confidences":
+            return full, PlanState.FULL, "confidences are no numbers: everything is verified", ""
+        return None
+
+    def everything(self, decision: Decision, reason: str, note: str) -> Decision:
+        """Return the decision that verifies everything in place of another, with the reason."""
+        most = self.most(decision.batch)
+        decision.budget = most
+        tokens = np.array([decision.batch.certain + most])
+        decision.tier = int(executed_tokens(tokens, self._tiers)[0])
+        decision.state, decision.reason, decision.probe = PlanState.FULL, reason, None
+        decision.seconds, decision.tokens = decision.full_seconds, decision.full_tokens
+        decision.notes.append(note)
+        return decision
+
+    def follow(self, step: int, batch: Batch, budget: int, tier: int) -> Decision:
+        """Return rank 0's budget as this rank's decision."""
+        emitting = float(batch.emitting)
+        return Decision(
+            step,
+            batch,
+            budget,
+            tier,
+            PlanState.FULL if budget == batch.total else PlanState.TRIMMING,
+            "applied from rank 0",
+            emitting,
+            emitting,
+            None,
+            None,
+            None,
+            False,
+        )
+
+    def _sizes(self, certain: int, most: int) -> tuple[np.ndarray, np.ndarray]:
+        found = self._shapes.get((certain, most))
+        if found is None:
+            if len(self._shapes) >= MOST_SHAPES:
+                self._shapes.clear()
+            budgets = candidate_budgets(certain, most, self._tiers)
+            executed = executed_tokens(certain + budgets, self._tiers)
+            found = self._shapes[certain, most] = (budgets, executed)
+        return found
+
+
+def _gains(scores: np.ndarray, hopeful: np.ndarray) -> np.ndarray:
+    """Return the sums of the n largest survivals of all hopeful drafts, int64 [R x K + 1], n = 0 first."""
+    width = scores.shape[1]
+    if len(hopeful) and int(hopeful.min()) < width:
+        # A draft that cannot be accepted is worth nothing, and so sorts last.
+        scores[np.arange(width) >= hopeful[:, None]] = 0
+    offered = scores.ravel()
+    # A stable sort of 16-bit integers is a radix sort.
+    offered.sort(kind="stable")
+    sums = np.zeros(len(offered) + 1, dtype=np.int64)
+    np.cumsum(offered[::-1], out=sums[1:])
+    return sums
