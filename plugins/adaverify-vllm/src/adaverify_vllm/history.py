@@ -1,8 +1,8 @@
 """Confidences by request slot: live on the device to rank drafts, later on the host to size budgets.
 
-One table on the device, float32 [slots, K + 2]: a request's confidences, its length after the step, and the
-drafts it was admitted. It travels as a whole behind every step, so one copy brings the host both what the next
-budgets read and what became of the last ones.
+One table on the device, float32 [slots, K + 2]: a request's confidences, its length after the step, and how
+many drafts it was admitted. It travels as a whole behind every step, so one copy brings the host both what
+the next budgets read and what became of the last ones.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ def install(runner: ModuleType | None = None) -> bool:
         return True
     if wrong := seams.differences(seams.look(seams.SEAMS)):
         LOG.warning(
-            "adaverify-vllm changes nothing: this vLLM differs in %d place(s): %s; install the adaverify-vllm "
-            "made for it, or set ADAVERIFY_VLLM=off",
+            "adaverify-vllm changes nothing: this vLLM differs in %d place(s): %s; install the "
+            "adaverify-vllm made for it, or set ADAVERIFY_VLLM=off",
             len(wrong),
             "; ".join(wrong),
         )

@@ -60,8 +60,8 @@ class BridgeManager:
     """Stands where vLLM's adaptive verification manager stood.
 
     ``get_num_tokens``, ``compact_batch`` and ``reallocate_drafts`` are the decode path: they read no device
-    value and wait for nothing but, with several tensor-parallel ranks, rank 0's budget. What the relay brought
-    is read at the end of ``record_confidences``, when the step is launched.
+    value and wait for nothing but, with several tensor-parallel ranks, rank 0's budget. What the relay
+    brought is read at the end of ``record_confidences``, when the step is launched.
 
     Args:
         req_states: vLLM's request state.
@@ -198,8 +198,8 @@ class BridgeManager:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the host's query lengths of the trimmed batch, and its logits offsets.
 
-        Lengths are placeholders with the right total; only the device knows who was trimmed. Offsets are exact
-        where the budget is 0 or everything, else those of the untrimmed batch.
+        Lengths are placeholders with the right total; only the device knows who was trimmed. Offsets are
+        exact where the budget is 0 or everything, else those of the untrimmed batch.
 
         Args:
             num_draft_tokens_per_req: int32 [R], in the order of the batch; requests with drafts first.

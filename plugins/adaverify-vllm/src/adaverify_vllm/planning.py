@@ -1,7 +1,7 @@
 """How many: the package's planner on vLLM's batches, made for a host path of some tens of microseconds.
 
-The parts are those of ``VerificationManager.plan``; what differs is that survivals arrive quantised, sizes are
-looked up by the shape of the batch, and the plan's words and digest are written when the step is recorded.
+The parts are those of ``VerificationManager.plan``; what differs is that survivals arrive quantised, sizes
+are looked up by the shape of the batch, and the plan and its digest are written when the step is recorded.
 """
 
 from __future__ import annotations
@@ -140,24 +140,8 @@ class BudgetPlanner:
         budgets, executed = self._sizes(batch.certain, self.most(batch))
         tokens = batch.emitting + _gains(scores, batch.hopeful)[budgets] / SCORE_MAX
         full = len(budgets) - 1
-        forced = self._forced(budgets, odd)
-        seconds = None
-        if forced is None or self.cost.priced:
-            drafting = self.cost.draft_seconds(batch.requests)
-            seconds = self.cost.executed_seconds(executed, 1, 0.0) + drafting
-        index, state, reason, probe, notes = full, PlanState.FULL, "", None, []
-        if forced is not None:
-            index, state, reason, note = forced
-            notes = [note] if note else []
-        else:
-            candidates = BudgetCandidates(budgets, tokens, seconds, self.rate.value)
-            try:
-                choice = self.decider.choose(
-                    candidates, executed, draft_seconds=0.0, tiered=len(self._tiers) > 0, guarded=True
-                )
-                index, state, reason, probe = choice.index, choice.kind, choice.reason, choice.probe
-            except PluginFault as fault:
-                reason, notes = f"{fault}: everything is verified", [fault.name]
+        seconds = self._seconds(batch, executed)
+        index, state, reason, probe, notes = self._choose(budgets, executed, tokens, seconds, odd)
         return Decision(
             step,
             batch,
@@ -175,6 +159,38 @@ class BudgetPlanner:
             notes,
         )
 
+    def _seconds(self, batch: Batch, executed: np.ndarray) -> np.ndarray | None:
+        """Return the price of each size, float64, None when there are no prices."""
+        if not self.cost.priced:
+            return None
+        return self.cost.executed_seconds(executed, 1, 0.0) + self.cost.draft_seconds(batch.requests)
+
+    def _choose(
+        self,
+        budgets: np.ndarray,
+        executed: np.ndarray,
+        tokens: np.ndarray,
+        seconds: np.ndarray | None,
+        odd: str | None,
+    ) -> tuple[int, PlanState, str, Probe | None, list[str]]:
+        """Return candidate, state, reason, probe and the names of the fallbacks taken."""
+        forced = self._forced(budgets, odd)
+        if forced is not None or seconds is None:
+            index, state, reason, note = forced or self._unpriced(budgets)
+            return index, state, reason, None, [note] if note else []
+        candidates = BudgetCandidates(budgets, tokens, seconds, self.rate.value)
+        try:
+            choice = self.decider.choose(
+                candidates, executed, draft_seconds=0.0, tiered=len(self._tiers) > 0, guarded=True
+            )
+        except PluginFault as fault:
+            reason = f"{fault}: everything is verified"
+            return len(budgets) - 1, PlanState.FULL, reason, None, [fault.name]
+        return choice.index, choice.kind, choice.reason, choice.probe, [odd] if odd else []
+
+    def _unpriced(self, budgets: np.ndarray) -> tuple[int, PlanState, str, str]:
+        return len(budgets) - 1, PlanState.UNPRICED, self.cost.reason, "unpriced"
+
     def _forced(self, budgets: np.ndarray, odd: str | None) -> tuple[int, PlanState, str, str] | None:
         """Return candidate, state, reason and counter where nothing may be chosen, else None."""
         full = len(budgets) - 1
@@ -185,9 +201,9 @@ class BudgetPlanner:
         if self.options.mode == "fixed":
             return full, PlanState.FULL, "mode is fixed: everything is verified", ""
         if not self.cost.priced:
-            return full, PlanState.UNPRICED, self.cost.reason, "unpriced"
+            return self._unpriced(budgets)
         if odd == "invalid-confidences":
-            return full, PlanState.FULL, "confidences are no numbers: everything is verified", ""
+            return full, PlanState.FULL, "confidences are no numbers: everything is verified", odd
         return None
 
     def everything(self, decision: Decision, reason: str, note: str) -> Decision:
@@ -226,6 +242,9 @@ class BudgetPlanner:
                 self._shapes.clear()
             budgets = candidate_budgets(certain, most, self._tiers)
             executed = executed_tokens(certain + budgets, self._tiers)
+            # A policy that writes into what it is shown would change every later plan of this shape.
+            budgets.setflags(write=False)
+            executed.setflags(write=False)
             found = self._shapes[certain, most] = (budgets, executed)
         return found
 

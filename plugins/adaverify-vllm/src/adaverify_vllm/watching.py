@@ -1,7 +1,7 @@
 """Run something when a module has been imported, without importing it.
 
-vLLM loads its plugins in every process, also in those that never run a model. Importing the model runner there
-would take many seconds, and the plugin is loaded before anybody else has imported it.
+vLLM loads its plugins in every process, also in those that never run a model. Importing the model runner
+there would take many seconds, and the plugin is loaded before anybody else has imported it.
 """
 
 from __future__ import annotations

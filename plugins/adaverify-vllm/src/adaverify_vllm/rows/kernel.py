@@ -1,4 +1,4 @@
-"""One launch writes what vLLM's ragged path takes a chain of calls for: row lengths, tables, query lengths."""
+"""One launch writes what vLLM's ragged path takes a chain of calls for: lengths, tables, query lengths."""
 
 import triton.language as tl
 
