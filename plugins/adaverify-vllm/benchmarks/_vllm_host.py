@@ -1,7 +1,7 @@
 """vLLM's real worker classes on a machine without a GPU, for the contract tests and the host benchmark.
 
-The classes are those of the installed package. What needs a driver is replaced before it is used: pinned memory
-by ordinary memory, and streams and events by ones whose work is done when a call returns.
+The classes are those of the installed package. What needs a driver is replaced before it is used: pinned
+memory by ordinary memory, and streams and events by ones whose work is done when a call returns.
 """
 
 from __future__ import annotations
@@ -115,7 +115,13 @@ class Case:
         runs = list(self.manager.batches_to_profile(list(sizes)))
         most = sizes[-1] if sizes else 0
         samples = [
-            sample(seconds(run["num_tokens"]), drafting, run["num_tokens"], requests[0], run["num_tokens"] <= most)
+            sample(
+                seconds(run["num_tokens"]),
+                drafting,
+                run["num_tokens"],
+                requests[0],
+                run["num_tokens"] <= most,
+            )
             for run in runs
         ]
         samples += [sample(seconds(sizes[0]), drafting, sizes[0], count, True) for count in requests]
@@ -193,7 +199,9 @@ def theirs(vllm):
     )
 
 
-def ours(vllm, *, ranks=None, observer=None, agreement="rank0", backend="torch", copy_admitted=False, **options):
+def ours(
+    vllm, *, ranks=None, observer=None, agreement="rank0", backend="torch", copy_admitted=False, **options
+):
     """Return a maker of our manager with the planner's options."""
     from adaverify_verification import ManagerOptions, RatioPolicy
     from adaverify_vllm.manager import BridgeManager, Choices

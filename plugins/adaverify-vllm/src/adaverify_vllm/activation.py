@@ -114,7 +114,7 @@ def assign_backend(state: Any) -> str:
 
 
 def put_rows(device: torch.device) -> str:
-    """Put our row builder behind vLLM's on the hardware that has to flatten; return what happened, in words."""
+    """Put our row builder behind vLLM's on hardware that has to flatten; return what happened, in words."""
     from adaverify_vllm.install import replace
     from adaverify_vllm.rows import wrap
 

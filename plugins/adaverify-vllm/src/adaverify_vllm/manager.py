@@ -15,7 +15,7 @@ from adaverify_contracts import AdaverifyError, Policy
 from adaverify_verification import ManagerOptions
 from adaverify_vllm.assignment import BatchAssigner
 from adaverify_vllm.assignment.reference import HOPELESS
-from adaverify_vllm.batch import read_batch
+from adaverify_vllm.batch import Batch, read_batch
 from adaverify_vllm.clock import StepClock
 from adaverify_vllm.costs import cost_model, curves_of, profile_runs, sizes_to_profile, table_of
 from adaverify_vllm.history import ConfidenceHistory, used_slots
@@ -115,6 +115,9 @@ class BridgeManager:
         self._captured: tuple[int, ...] = ()
         self._step = 0
         self._decision: Decision | None = None
+        # The batch of the step under way, and the next step's decision made from it.
+        self._last: Batch | None = None
+        self._ahead: Decision | None = None
         # Drafts and other query tokens of each request, in the order of the batch.
         self._counts: tuple[np.ndarray, np.ndarray] = (np.zeros(0, np.int32), np.zeros(0, np.int32))
         self._admitted_host = torch.empty(0, dtype=torch.int32)
@@ -178,10 +181,10 @@ class BridgeManager:
         if ranks.size > 1 and self._choices.agreement == "rank0" and not ranks.leads:
             budget, tier = ranks.from_leader(None)
             return self.planner.follow(step, batch, budget, tier)
-        survivals, known = self.history.survivals(step, batch.slots)
-        decision = self.planner.plan(
-            step, batch, survivals, lag=self.history.lag(step), foreseen=known, odd=self.history.odd
-        )
+        ahead, self._ahead = self._ahead, None
+        decision = None if ahead is None else self.planner.adapt(ahead, batch)
+        if decision is None:
+            decision = self._plan(step, batch)
         if ranks.size > 1:
             if self._choices.agreement == "rank0":
                 ranks.from_leader((decision.budget, decision.tier))
@@ -189,6 +192,11 @@ class BridgeManager:
                 reason = "ranks planned differently: everything is verified"
                 return self.planner.everything(decision, reason, "ranks-disagree")
         return decision
+
+    def _plan(self, step: int, batch: Batch) -> Decision:
+        survivals, known = self.history.survivals(step, batch.slots)
+        lag, odd = self.history.lag(step), self.history.odd
+        return self.planner.plan(step, batch, survivals, lag=lag, foreseen=known, odd=odd)
 
     def compact_batch(
         self,
@@ -238,6 +246,7 @@ class BridgeManager:
         self._clock.start(decision.step)
         self._assigner.assign(idx_mapping, decision.budget, batch.certain + decision.budget)
         self.outcomes.open(decision)
+        self._last = batch
         counts = self._admitted(count) if 0 < decision.budget < batch.total else None
         return self._assigner.cu_num_logits[: count + 1], self._query_start_loc, decision.budget, counts
 
@@ -272,6 +281,10 @@ class BridgeManager:
         for arrival in self.history.arrivals():
             self.outcomes.close(arrival)
         self.history.refresh(self._step, used_slots(self.req_states))
+        # Budgets read history, and that is complete: the next step is sized now, while the device is busy.
+        last, self._last = self._last, None
+        plans = self._ranks.leads or self._choices.agreement == "digest"
+        self._ahead = self._plan(self._step, last) if last is not None and plans else None
 
     def _require_decision(self) -> Decision:
         if self._decision is None:

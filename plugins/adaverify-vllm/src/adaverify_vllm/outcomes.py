@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
-from adaverify_contracts import StepOutcome, StepRecord
-from adaverify_verification.records import write_record
+from adaverify_contracts import StepRecord
 from adaverify_vllm.history import Arrival
 from adaverify_vllm.planning import BudgetPlanner, Decision
 
@@ -21,6 +21,16 @@ OPEN = 32
 EVERY = 2000
 
 Observer = Callable[[StepRecord], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a step did: drafts verified and accepted, tokens emitted, seconds or None where not timed."""
+
+    verified: int
+    accepted: int
+    emitted: int
+    seconds: float | None
 
 
 class Outcomes:
@@ -79,21 +89,9 @@ class Outcomes:
         batch = decision.batch
         admitted = np.minimum(arrival.admitted[batch.slots], batch.scheduled)
         grown = emitted[batch.slots]
-        accepted = np.clip(grown - 1, 0, np.minimum(admitted, batch.hopeful))
-        outcome = StepOutcome(
-            step=arrival.step,
-            slots=batch.slots,
-            generations=arrival.generations[batch.slots],
-            drafted=batch.scheduled,
-            admitted=admitted,
-            accepted=accepted,
-            scores=np.zeros((len(admitted), int(batch.scheduled.max(initial=0))), dtype=np.float32),
-            learn=np.ones(len(admitted), dtype=bool),
-            sampled=np.ones(len(admitted), dtype=bool),
-            emitted=int(grown.sum()),
-            seconds=self._seconds(arrival.step),
-        )
-        self._settle(decision, outcome)
+        accepted = np.maximum(np.minimum(grown - 1, np.minimum(admitted, batch.hopeful)), 0)
+        found = Found(int(admitted.sum()), int(accepted.sum()), int(grown.sum()), self._seconds(arrival.step))
+        self._settle(decision, found)
 
     def _grown(self, arrival: Arrival) -> np.ndarray:
         """Return how far each slot's request has grown since the last arrival, int64 [slots]."""
@@ -108,30 +106,53 @@ class Outcomes:
         self._lengths = arrival.lengths
         return grown
 
-    def _settle(self, decision: Decision, outcome: StepOutcome) -> None:
-        verified = int(outcome.admitted.sum())
+    def _settle(self, decision: Decision, found: Found) -> None:
         notes = list(decision.notes)
-        if verified != decision.budget:
+        if found.verified != decision.budget:
             notes.append("verified-not-planned")
         elif self._learns:
-            self._learn(decision, outcome, notes)
+            self._learn(decision, found, notes)
         self.counters.update(notes)
-        self._count(decision, outcome, verified)
+        self._count(decision, found)
         if self._observer is not None:
-            record = write_record(outcome, decision.plan(), self._strategy, notes=tuple(notes))
             try:
-                self._observer(record)
+                self._observer(self._record(decision, found, tuple(notes)))
             except Exception as error:  # noqa: BLE001 - a full disk never reaches vLLM
-                LOG.warning("the trace ends at step %d: %s", outcome.step, error)
+                LOG.warning("the trace ends at step %d: %s", decision.step, error)
                 self.counters["trace-ended"] += 1
                 self._observer = None
 
-    def _learn(self, decision: Decision, outcome: StepOutcome, notes: list[str]) -> None:
+    def _record(self, decision: Decision, found: Found, notes: tuple[str, ...]) -> StepRecord:
+        plan = decision.plan()
+        return StepRecord(
+            step=plan.step,
+            state=plan.state.value,
+            reason=plan.reason,
+            requests=plan.requests,
+            certain_tokens=plan.certain_tokens,
+            scheduled=plan.scheduled,
+            planned=plan.budget,
+            verified=found.verified,
+            accepted=found.accepted,
+            emitted=found.emitted,
+            tokens=plan.tokens,
+            tier=plan.tier,
+            strategy=self._strategy,
+            predicted_seconds=plan.predicted_seconds,
+            realised_seconds=found.seconds,
+            predicted_tokens=plan.predicted_tokens,
+            realised_tokens=found.emitted,
+            lag=plan.lag,
+            digest=f"{plan.digest:016x}",
+            fallbacks=notes,
+        )
+
+    def _learn(self, decision: Decision, found: Found, notes: list[str]) -> None:
         planner, cost = self._planner, self._planner.cost
-        seconds, batch = outcome.seconds, decision.batch
+        seconds, batch = found.seconds, decision.batch
         if decision.probe is not None:
-            planner.decider.learn_from(decision.probe, outcome.emitted, seconds)
-        planner.rate.add(outcome.emitted, seconds)
+            planner.decider.learn_from(decision.probe, found.emitted, seconds)
+        planner.rate.add(found.emitted, seconds)
         if not batch.total:
             return
         # Beside a prompt's chunk the time says nothing about the priced shape.
@@ -141,7 +162,7 @@ class Outcomes:
             predicted_seconds=decision.seconds if timed else None,
             seconds=seconds,
             predicted_tokens=decision.tokens if decision.foreseen else 0.0,
-            tokens=outcome.emitted,
+            tokens=found.emitted,
         )
         if planner.options.online and timed and seconds is not None and decision.seconds is not None:
             strayed = cost.strayed
@@ -152,13 +173,13 @@ class Outcomes:
                 change = "planned again" if strayed else "full"
                 LOG.warning("budgets are %s: %s", change, cost.reason)
 
-    def _count(self, decision: Decision, outcome: StepOutcome, verified: int) -> None:
+    def _count(self, decision: Decision, found: Found) -> None:
         totals = self.totals
         totals["steps"] += 1
         totals["trimmed"] += decision.budget < decision.batch.total
         totals["scheduled"] += decision.batch.total
-        totals["verified"] += verified
-        totals["accepted"] += int(outcome.accepted.sum())
-        totals["emitted"] += outcome.emitted
+        totals["verified"] += found.verified
+        totals["accepted"] += found.accepted
+        totals["emitted"] += found.emitted
         if totals["steps"] % EVERY == 0:
             LOG.info("adaverify: %s; counters %s", dict(totals), dict(self.counters))

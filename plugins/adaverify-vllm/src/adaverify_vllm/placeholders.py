@@ -12,6 +12,13 @@ def even_placeholders(scheduled: np.ndarray, budget: int) -> np.ndarray:
         scheduled: int [R], drafts of each request.
         budget: at least 0 and at most their sum.
     """
+    least = int(scheduled.min()) if len(scheduled) else 0
+    share, rest = divmod(budget, max(1, len(scheduled)))
+    if 0 <= share < least:
+        # The usual case, everybody drafted for alike: four NumPy calls.
+        placeholders = np.full_like(scheduled, share)
+        placeholders[:rest] += 1
+        return placeholders
     placeholders = np.zeros_like(scheduled)
     drafted = np.flatnonzero(scheduled)
     if not len(drafted) or budget <= 0:

@@ -22,6 +22,8 @@ from adaverify_vllm.batch import Batch
 
 # Batches of some hundred shapes come back again and again; a lookup costs a hundredth of the search.
 MOST_SHAPES = 512
+# A decision made ahead serves while at most one request in this many came or went.
+FORESIGHT = 8
 
 
 @dataclass(slots=True)
@@ -206,12 +208,39 @@ class BudgetPlanner:
             return full, PlanState.FULL, "confidences are no numbers: everything is verified", odd
         return None
 
+    def adapt(self, decision: Decision, batch: Batch) -> Decision | None:
+        """Return a decision made ahead for the batch that came, None when that is another than foreseen.
+
+        Requests come and go by the step. A few more or fewer change what fills the tier and not which tier is
+        worth its price; many, or a prompt's chunk, are planned anew. Expected tokens are then those of the
+        batch that was foreseen, and teach nothing.
+        """
+        ahead = decision.batch
+        if batch.others or ahead.others or batch.total == 0:
+            return None
+        if batch.certain == ahead.certain and batch.total == ahead.total:
+            if not np.array_equal(batch.slots, ahead.slots):
+                decision.foreseen = False
+            decision.batch = batch
+            return decision
+        if abs(batch.requests - ahead.requests) * FORESIGHT > ahead.requests:
+            return None
+        most = self.most(batch)
+        everything = decision.budget == self.most(ahead)
+        budget = most if everything else max(0, min(most, decision.tier - batch.certain))
+        decision.batch, decision.budget, decision.foreseen = batch, budget, False
+        tokens = batch.certain + budget
+        decision.tier = max(decision.tier, tokens) if not everything else self._executed(tokens)
+        return decision
+
+    def _executed(self, tokens: int) -> int:
+        return int(executed_tokens(np.array([tokens], dtype=np.int64), self._tiers)[0])
+
     def everything(self, decision: Decision, reason: str, note: str) -> Decision:
         """Return the decision that verifies everything in place of another, with the reason."""
         most = self.most(decision.batch)
         decision.budget = most
-        tokens = np.array([decision.batch.certain + most])
-        decision.tier = int(executed_tokens(tokens, self._tiers)[0])
+        decision.tier = self._executed(decision.batch.certain + most)
         decision.state, decision.reason, decision.probe = PlanState.FULL, reason, None
         decision.seconds, decision.tokens = decision.full_seconds, decision.full_tokens
         decision.notes.append(note)

@@ -55,7 +55,7 @@ def test_totals_bounds_placeholders_and_tails(case, price, count):
         made.add(name)
     made.price(price, SIZES)
     made.know(names(count), survivals(np.random.default_rng(count), count))
-    found = made.step(*made.schedule({name: 7 for name in names(count)}))
+    found = made.step(*made.schedule(dict.fromkeys(names(count), 7)))
     holds(made, found)
     if price is cheap:
         assert found.budget == 7 * count
@@ -72,7 +72,7 @@ def test_a_budget_of_zero_is_known_exactly_on_the_host(case):
         made.add(name)
     made.price(dear, SIZES)
     made.know(names(4), np.zeros((4, 7)))
-    found = made.step(*made.schedule({name: 7 for name in names(4)}))
+    found = made.step(*made.schedule(dict.fromkeys(names(4), 7)))
     holds(made, found)
     assert found.budget == 0
     assert found.host_offsets.tolist() == [0, 1, 2, 3, 4]
@@ -88,7 +88,7 @@ def test_the_logits_chunk_limit_bounds_the_budget(case, limit, most):
         made.add(name)
     made.price(cheap, SIZES)
     made.know(names(4), np.ones((4, 7)))
-    found = made.step(*made.schedule({name: 7 for name in names(4)}))
+    found = made.step(*made.schedule(dict.fromkeys(names(4), 7)))
     holds(made, found)
     assert found.budget == most
 
@@ -127,7 +127,7 @@ def test_offsets_count_the_rows_that_are_no_drafts(case, bonus):
         made.add(name)
     made.price(dear, SIZES)
     made.know(names(3), survivals(np.random.default_rng(1), 3))
-    tokens, drafts = made.schedule({name: 7 for name in names(3)})
+    tokens, drafts = made.schedule(dict.fromkeys(names(3), 7))
     tokens = {name: count + bonus - 1 for name, count in tokens.items()}
     found = made.step(tokens, drafts)
     holds(made, found)
@@ -187,7 +187,7 @@ def test_without_a_margin_both_choose_the_same_budget_and_the_same_drafts(both, 
             made.add(name)
         made.price(lambda tokens: 4.0 + slope * tokens, SIZES)
         made.know(names(count), confidences)
-        found.append(made.step(*made.schedule({name: 7 for name in names(count)})))
+        found.append(made.step(*made.schedule(dict.fromkeys(names(count), 7))))
         holds(made, found[-1])
     theirs, ours = found
     assert ours.budget == theirs.budget
