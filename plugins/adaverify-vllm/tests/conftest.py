@@ -18,13 +18,13 @@ SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
 class State:
     """The parts of vLLM's request state that the bridge reads; the contract tests use the real one."""
 
-    def __init__(self, slots=16, drafts=7, most_tokens=512):
+    def __init__(self, slots=16, drafts=7, most_tokens=512, device="cpu"):
         self.max_num_reqs, self.num_speculative_steps = slots, drafts
-        self.max_num_batched_tokens, self.device = most_tokens, torch.device("cpu")
+        self.max_num_batched_tokens, self.device = most_tokens, torch.device(device)
         self.req_id_to_index = {}
         self.num_computed_tokens_np = np.zeros(slots, dtype=np.int32)
         self.prefill_len = SimpleNamespace(np=np.zeros(slots, dtype=np.int32))
-        self.total_len = SimpleNamespace(gpu=torch.zeros(slots, dtype=torch.int32))
+        self.total_len = SimpleNamespace(gpu=torch.zeros(slots, dtype=torch.int32, device=device))
 
     def put(self, name, slot, prompt=10, computed=None):
         """Let a request into a slot."""
@@ -42,15 +42,24 @@ class Driver:
     """A manager driven step by step."""
 
     def __init__(
-        self, *, ranks=None, agreement="rank0", observer=None, rows_limit=10**6, slots=16, **options
+        self,
+        *,
+        ranks=None,
+        agreement="rank0",
+        observer=None,
+        rows_limit=10**6,
+        slots=16,
+        device="cpu",
+        backend="torch",
+        **options,
     ):
-        self.state = State(slots)
-        self.boundaries = torch.zeros(slots + 1, dtype=torch.int32)
-        self.counted = []
+        self.device = torch.device(device)
+        self.state = State(slots, device=device)
+        self.boundaries = torch.zeros(slots + 1, dtype=torch.int32, device=device)
         choices = Choices(
             options=ManagerOptions(**({"mixed_tiers": True} | options)),
             policy=RatioPolicy(),
-            backend="torch",
+            backend=backend,
             agreement=agreement,
             depth=4,
             context=8192,
@@ -99,7 +108,8 @@ class Driver:
         offsets = np.concatenate([[0], np.cumsum(drafted + 1)]).astype(np.int32)
         lengths, _ = self.manager.compact_batch(drafted, scheduled, offsets)
         assert int(lengths.sum()) == total
-        rows = torch.tensor([self.state.req_id_to_index[name] for name in names])
+        slots = [self.state.req_id_to_index[name] for name in names]
+        rows = torch.tensor(slots, dtype=torch.int64).to(self.device)
         logits, _, budget, _ = self.manager.reallocate_drafts(names, rows)
         admitted = (torch.diff(logits) - 1).tolist()
         assert sum(admitted) == budget
@@ -116,10 +126,9 @@ class Driver:
         table = torch.zeros((self.state.max_num_reqs, self.state.num_speculative_steps))
         for row, values in enumerate(confidences.values()):
             table[row] = torch.as_tensor(values, dtype=torch.float32)
-        batch = SimpleNamespace(
-            num_reqs=len(names), idx_mapping=torch.from_numpy(slots.astype(np.int64)), idx_mapping_np=slots
-        )
-        self.manager.record_confidences(table, batch)
+        rows = torch.from_numpy(slots.astype(np.int64)).to(self.device)
+        batch = SimpleNamespace(num_reqs=len(names), idx_mapping=rows, idx_mapping_np=slots)
+        self.manager.record_confidences(table.to(self.device), batch)
 
 
 @pytest.fixture

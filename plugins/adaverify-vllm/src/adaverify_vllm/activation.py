@@ -115,7 +115,7 @@ def assign_backend(state: Any) -> str:
 
 def put_rows(device: torch.device) -> str:
     """Put our row builder behind vLLM's on hardware that has to flatten; return what happened, in words."""
-    from adaverify_vllm.install import replace
+    from adaverify_vllm.installation import replace
     from adaverify_vllm.rows import wrap
 
     if device.type != "cuda" or torch.cuda.get_device_capability(device) != (9, 0):

@@ -40,7 +40,7 @@ def register() -> None:
 def unregister() -> None:
     """Take everything back: the watch and whatever was put into vLLM."""
     global _watch
-    from adaverify_vllm.install import uninstall
+    from adaverify_vllm.installation import uninstall
 
     if _watch is not None:
         _watch.stop()
@@ -71,7 +71,7 @@ def refusal() -> str | None:
 
 
 def _arrived(runner: ModuleType) -> None:
-    from adaverify_vllm.install import install
+    from adaverify_vllm.installation import install
 
     try:
         if _enabled() is not False:

@@ -74,6 +74,9 @@ def assign_kernel(
     tl.store(cu_num_logits + 1 + r, tl.cumsum(tl.where(exists, taken + bonus, 0), 0), mask=exists)
     tl.store(query_start_loc, 0)
     tl.store(query_start_loc + 1 + r, tl.cumsum(tl.where(exists, taken + certain, 0), 0), mask=exists)
-    for first in range(requests + 1, ends, BLOCK_TAIL):
+    # Not a range: the interpreter converts a range's bound in a way that numpy deprecates.
+    first = requests + 1
+    while first < ends:
         i = first + tl.arange(0, BLOCK_TAIL)
         tl.store(query_start_loc + i, tl.full([BLOCK_TAIL], 0, tl.int32) + total, mask=i < ends)
+        first += BLOCK_TAIL
