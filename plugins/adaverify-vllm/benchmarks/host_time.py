@@ -21,6 +21,7 @@ import statistics
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
@@ -28,21 +29,26 @@ K = 7
 REQUESTS = (16, 64, 256)
 PARTS = ("get_num_tokens", "compact_batch", "reallocate_drafts", "record_confidences")
 TIERS = [1, 2, 4, *range(8, 257, 8), *range(272, 513, 16), *range(544, 2049, 32)]
+# How a step's batch differs from the one before: not at all, by one request, by a prompt's chunk beside it.
+BATCHES = ("the same", "another request", "a prompt's chunk")
+CHUNK = 256
+STEPS = 100
 
 
 def prepare(vllm, maker, count):
-    """Return a case whose budgets read the same confidences, and its step's arguments."""
+    """Return a case whose budgets read the same confidences, with its requests' names."""
     import numpy as np
     from _vllm_host import Case
 
-    made = Case(vllm, maker, slots=max(count, 16), drafts=K, most_tokens=8192)
-    names = [f"request-{i}" for i in range(count)]
+    made = Case(vllm, maker, slots=count + 2, drafts=K, most_tokens=8192)
+    names = [f"request-{i}" for i in range(count + 1)]
     for name in names:
         made.add(name)
+    made.add("prompt", prompt=4000, computed=0)
     made.price(lambda tokens: 10.0 + 0.05 * tokens, TIERS)
-    confidences = np.random.default_rng(count).uniform(0.3, 0.99, (count, K)).astype(np.float32)
-    made.know(names, confidences)
-    return made, names, made.schedule(dict.fromkeys(names, K))
+    drawn = np.random.default_rng(count).uniform(0.3, 0.99, (len(names), K)).astype(np.float32)
+    made.know(names, drawn)
+    return made, names
 
 
 def check(found):
@@ -57,38 +63,48 @@ def check(found):
     same = ours.budget == theirs.budget and ours.total == theirs.total
     same = same and torch.equal(ours.logits, theirs.logits)
     same = same and torch.equal(ours.boundaries, theirs.boundaries)
-    if not same or not 0 < ours.budget < K * len(ours.names):
+    if not same or not 0 < ours.budget < K * len(ours.drafted):
         sys.exit(f"values differ, nothing was timed: budgets {theirs.budget} and {ours.budget}")
 
 
-def arguments(made, names, schedule):
-    """Return what the model runner passes to the second and third call."""
-    import numpy as np
-    import torch
+class Step:
+    """What the scheduler and the model runner pass in one step."""
 
-    tokens, drafts = schedule
-    count = len(names)
-    drafted = np.full(count, K, dtype=np.int32)
-    scheduled = drafted + 1
-    offsets = np.arange(count + 1, dtype=np.int32) * (K + 1)
-    slots = [made.state.req_id_to_index[name] for name in names]
-    return tokens, drafts, drafted, scheduled, offsets, torch.tensor(slots, dtype=torch.int64)
+    def __init__(self, made, names, kind, turn):
+        import numpy as np
+        import torch
+
+        left_out = turn % len(names) if kind == "another request" else len(names) - 1
+        chosen = [name for i, name in enumerate(names) if i != left_out]
+        self.tokens = dict.fromkeys(chosen, K + 1)
+        self.drafts = {name: [-1] * K for name in chosen}
+        self.names = list(chosen)
+        drafted = [K] * len(chosen)
+        if kind == "a prompt's chunk":
+            self.tokens["prompt"] = CHUNK
+            self.names.append("prompt")
+            drafted.append(0)
+        self.drafted = np.array(drafted, dtype=np.int32)
+        self.scheduled = np.array(list(self.tokens.values()), dtype=np.int32)
+        self.offsets = np.concatenate([[0], np.cumsum(self.drafted + 1)]).astype(np.int32)
+        slots = [made.state.req_id_to_index[name] for name in self.names]
+        self.rows = torch.tensor(slots, dtype=torch.int64)
+        self.batch = SimpleNamespace(
+            num_reqs=len(slots), idx_mapping=self.rows, idx_mapping_np=np.array(slots)
+        )
 
 
-def once(made, names, given, confidences, batch):
+def once(manager, step, confidences):
     """Run one step and return the seconds of its parts."""
-    tokens, drafts, drafted, scheduled, offsets, rows = given
-    clock, manager = time.perf_counter, made.manager
-    # The scheduler makes new dictionaries for every step, in an order of its own.
-    tokens, drafts = dict(tokens), dict(drafts)
+    clock = time.perf_counter
     begun = clock()
-    manager.get_num_tokens(tokens, drafts)
+    manager.get_num_tokens(step.tokens, step.drafts)
     sized = clock()
-    manager.compact_batch(drafted, scheduled, offsets)
+    manager.compact_batch(step.drafted, step.scheduled, step.offsets)
     compacted = clock()
-    manager.reallocate_drafts(names, rows)
+    manager.reallocate_drafts(step.names, step.rows)
     assigned = clock()
-    manager.record_confidences(confidences, batch)
+    manager.record_confidences(confidences, step.batch)
     return sized - begun, compacted - sized, assigned - compacted, clock() - assigned
 
 
@@ -99,37 +115,36 @@ def without_device_work(vllm, managers):
 
 
 def measure(vllm, count, rounds):
-    """Return microseconds by manager and part: median, lowest and highest of the rounds' medians."""
-    from types import SimpleNamespace
-
-    import numpy as np
+    """Return microseconds by batch, manager and part: median, lowest and highest of the rounds' medians."""
     import torch
     from _vllm_host import ours, theirs
 
-    plain = {"margin": 0.0, "hysteresis": 0.0, "explore_share": 0.0}
+    # Step times here are those of no model: learning from them would leave every price behind.
+    plain = {"margin": 0.0, "hysteresis": 0.0, "explore_share": 0.0, "online": False}
     made = {
         "vllm": prepare(vllm, theirs(vllm), count),
         "adaverify": prepare(vllm, ours(vllm, **plain), count),
     }
-    check([case.step(*schedule) for case, _, schedule in made.values()])
-    without_device_work(vllm, {name: case.manager for name, (case, _, _) in made.items()})
-    drawn = np.random.default_rng(count).uniform(0.3, 0.99, (count, K)).astype(np.float32)
-    confidences = torch.from_numpy(drawn)
-    samples = {name: [] for name in made}
-    order = list(made)
-    for _ in range(rounds):
-        random.Random(len(samples["vllm"])).shuffle(order)
-        for name in order:
-            case, names, schedule = made[name]
-            given = arguments(case, names, schedule)
-            slots = given[-1].numpy()
-            batch = SimpleNamespace(num_reqs=count, idx_mapping=given[-1], idx_mapping_np=slots)
-            steps = [once(case, names, given, confidences, batch) for _ in range(200)]
-            samples[name].append([1e6 * statistics.median(part) for part in zip(*steps, strict=True)])
+    drafts = dict.fromkeys([f"request-{i}" for i in range(count)], K)
+    check([case.step(*case.schedule(drafts)) for case, _ in made.values()])
+    without_device_work(vllm, {name: case.manager for name, (case, _) in made.items()})
+    confidences = torch.rand((count + 2, K), generator=torch.Generator().manual_seed(count)) * 0.7 + 0.3
+    samples = {(kind, name): [] for kind in BATCHES for name in made}
+    order = list(samples)
+    for turn in range(rounds):
+        random.Random(turn).shuffle(order)
+        for kind, name in order:
+            case, names = made[name]
+            steps = [Step(case, names, kind, i) for i in range(STEPS)]
+            found = [once(case.manager, step, confidences) for step in steps]
+            samples[kind, name].append([1e6 * statistics.median(part) for part in zip(*found, strict=True)])
     return {
-        name: {part: summary([row[i] for row in rows]) for i, part in enumerate(PARTS)}
-        | {"decode path": summary([sum(row[:3]) for row in rows])}
-        for name, rows in samples.items()
+        kind: {
+            name: {part: summary([row[i] for row in samples[kind, name]]) for i, part in enumerate(PARTS)}
+            | {"decode path": summary([sum(row[:3]) for row in samples[kind, name]])}
+            for name in made
+        }
+        for kind in BATCHES
     }
 
 
@@ -159,10 +174,13 @@ def main():
     for count in REQUESTS:
         vllm.adaptive._assign_draft_token_budget_compiled = original
         rows[count] = measure(vllm, count, chosen.rounds)
-        paths = [rows[count][name]["decode path"]["median"] for name in ("vllm", "adaverify")]
-        print(f"{count} requests: {paths[0]:.1f} us and {paths[1]:.1f} us, ratio {paths[1] / paths[0]:.3f}")
-        for part in PARTS:
-            print(f"  {part}: " + ", ".join(f"{n} {v[part]['median']:.1f}" for n, v in rows[count].items()))
+        for kind, found in rows[count].items():
+            paths = [found[name]["decode path"]["median"] for name in ("vllm", "adaverify")]
+            print(
+                f"{count} requests, {kind}: {paths[0]:.1f} and {paths[1]:.1f} us, {paths[1] / paths[0]:.3f}"
+            )
+            for part in PARTS:
+                print(f"  {part}: " + ", ".join(f"{n} {v[part]['median']:.1f}" for n, v in found.items()))
     setup = {
         "vllm": vllm_version(),
         "torch": torch.__version__,
@@ -171,7 +189,7 @@ def main():
         "machine": platform.machine(),
         "threads": torch.get_num_threads(),
         "rounds": chosen.rounds,
-        "steps a round": 200,
+        "steps a round": STEPS,
         "K": K,
     }
     if chosen.json:

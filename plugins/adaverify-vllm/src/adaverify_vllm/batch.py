@@ -21,7 +21,7 @@ class Batch:
         certain: query tokens that are not drafts, all requests.
         total: draft tokens, all requests.
         emitting: requests that emit a token.
-        others: query tokens of the requests without drafts.
+        others: query tokens beyond one a request: those of prompts' chunks.
     """
 
     slots: np.ndarray
@@ -53,12 +53,11 @@ def read_batch(state: Any, tokens: Mapping[str, int], drafts: Mapping[str, Sized
     computed = state.num_computed_tokens_np[slots]
     prompts = state.prefill_len.np[slots]
     reading = computed < prompts
-    total = int(scheduled.sum())
-    sure = int(certain.sum())
+    total, sure = int(np.add.reduce(scheduled)), int(np.add.reduce(certain))
     hopeful, emitting = scheduled, count
-    if reading.any():
-        # A prompt's drafts are placeholders of the graph's width: they cost and cannot gain.
-        hopeful = np.where(reading, 0, scheduled)
+    if np.count_nonzero(reading):
         emitting = int(np.count_nonzero(computed + certain >= prompts))
-    others = sure - count if sure != count else 0
-    return Batch(slots, scheduled, hopeful, sure, total, emitting, others)
+        if np.count_nonzero(scheduled[reading]):
+            # A prompt's drafts are placeholders of the graph's width: they cost and cannot gain.
+            hopeful = np.where(reading, 0, scheduled)
+    return Batch(slots, scheduled, hopeful, sure, total, emitting, sure - count)

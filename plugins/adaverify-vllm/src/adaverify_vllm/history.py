@@ -109,13 +109,14 @@ class ConfidenceHistory:
 
     def arrivals(self) -> Iterator[Arrival]:
         """Yield what has arrived since the last call, oldest first; never waits."""
-        while True:
-            snapshot = self._relay.latest(at_most=self._seen + 1)
-            if snapshot is None or snapshot.step <= self._seen:
-                # The next one may have been dropped; then go on with what there is.
-                snapshot = self._relay.latest()
-                if snapshot is None or snapshot.step <= self._seen:
-                    return
+        newest = self._relay.latest()
+        while newest is not None and newest.step > self._seen:
+            # Usually that is the next one. If it is not, the next one may also have been dropped.
+            snapshot = newest
+            if newest.step > self._seen + 1:
+                next_one = self._relay.latest(at_most=self._seen + 1)
+                if next_one is not None and next_one.step > self._seen:
+                    snapshot = next_one
             self._seen = snapshot.step
             values, width = snapshot.confidences, self.drafts
             self._waiting.append((snapshot.step, snapshot.generations, values[:, :width]))

@@ -161,7 +161,7 @@ class Outcomes:
             trimmed=decision.budget < planner.most(batch),
             predicted_seconds=decision.seconds if timed else None,
             seconds=seconds,
-            predicted_tokens=decision.tokens if decision.foreseen else 0.0,
+            predicted_tokens=decision.tokens if _foreseen(decision) else 0.0,
             tokens=found.emitted,
         )
         if planner.options.online and timed and seconds is not None and decision.seconds is not None:
@@ -183,3 +183,9 @@ class Outcomes:
         totals["emitted"] += found.emitted
         if totals["steps"] % EVERY == 0:
             LOG.info("adaverify: %s; counters %s", dict(totals), dict(self.counters))
+
+
+def _foreseen(decision: Decision) -> bool:
+    """Return whether the expected tokens are those of the very requests that ran."""
+    planned = decision.planned
+    return decision.foreseen and (planned is None or np.array_equal(planned, decision.batch.slots))

@@ -12,21 +12,20 @@ def even_placeholders(scheduled: np.ndarray, budget: int) -> np.ndarray:
         scheduled: int [R], drafts of each request.
         budget: at least 0 and at most their sum.
     """
-    least = int(scheduled.min()) if len(scheduled) else 0
-    share, rest = divmod(budget, max(1, len(scheduled)))
-    if 0 <= share < least:
-        # The usual case, everybody drafted for alike: four NumPy calls.
-        placeholders = np.full_like(scheduled, share)
-        placeholders[:rest] += 1
-        return placeholders
     placeholders = np.zeros_like(scheduled)
-    drafted = np.flatnonzero(scheduled)
-    if not len(drafted) or budget <= 0:
+    count = int(np.count_nonzero(scheduled))
+    if not count or budget <= 0:
         return placeholders
-    share, rest = divmod(budget, len(drafted))
-    if int(scheduled[drafted].min()) >= share + (rest > 0):
+    share, rest = divmod(budget, count)
+    # vLLM sorts the requests that have drafts to the front; where that holds nothing has to be looked for.
+    least = int(scheduled[:count].min())
+    drafted: slice | np.ndarray = slice(count)
+    if not least:
+        drafted = np.flatnonzero(scheduled)
+        least = int(scheduled[drafted].min())
+    if least >= share + (rest > 0):
         placeholders[drafted] = share
-        placeholders[drafted[:rest]] += 1
+        placeholders[slice(rest) if isinstance(drafted, slice) else drafted[:rest]] += 1
         return placeholders
     # Someone has fewer drafts than an even share: raise the level at which everybody is cut.
     level = 0

@@ -41,6 +41,7 @@ class Decision:
         seconds: predicted, None when unpriced; full_seconds: of verifying everything.
         lag: steps between the confidences and this step, None when there were none.
         foreseen: whether every request's survivals were known.
+        planned: int64 slots that a decision made ahead foresaw, None when it was made for its own batch.
         probe: set when the step explores.
         notes: names of the fallbacks taken.
     """
@@ -58,6 +59,7 @@ class Decision:
     lag: int | None
     foreseen: bool
     probe: Probe | None = None
+    planned: np.ndarray | None = None
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -158,6 +160,7 @@ class BudgetPlanner:
             lag,
             foreseen,
             probe,
+            None,
             notes,
         )
 
@@ -216,14 +219,13 @@ class BudgetPlanner:
         batch that was foreseen, and teach nothing.
         """
         ahead = decision.batch
+        requests, before = len(batch.slots), len(ahead.slots)
+        if batch.certain == ahead.certain and batch.total == ahead.total and requests == before:
+            decision.batch, decision.planned = batch, ahead.slots
+            return decision
         if batch.others or ahead.others or batch.total == 0:
             return None
-        if batch.certain == ahead.certain and batch.total == ahead.total:
-            if not np.array_equal(batch.slots, ahead.slots):
-                decision.foreseen = False
-            decision.batch = batch
-            return decision
-        if abs(batch.requests - ahead.requests) * FORESIGHT > ahead.requests:
+        if abs(requests - before) * FORESIGHT > before:
             return None
         most = self.most(batch)
         everything = decision.budget == self.most(ahead)
