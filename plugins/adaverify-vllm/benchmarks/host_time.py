@@ -29,8 +29,9 @@ K = 7
 REQUESTS = (16, 64, 256)
 PARTS = ("get_num_tokens", "compact_batch", "reallocate_drafts", "record_confidences")
 TIERS = [1, 2, 4, *range(8, 257, 8), *range(272, 513, 16), *range(544, 2049, 32)]
-# How a step's batch differs from the one before: not at all, by one request, by a prompt's chunk beside it.
-BATCHES = ("the same", "another request", "a prompt's chunk")
+# How a step's batch differs from the one before: not at all, by one request, with a prompt's chunk beside it as
+# before, with one of another size: the last is planned anew.
+BATCHES = ("the same", "another request", "a prompt's chunk", "another chunk")
 CHUNK = 256
 STEPS = 100
 
@@ -80,8 +81,8 @@ class Step:
         self.drafts = {name: [-1] * K for name in chosen}
         self.names = list(chosen)
         drafted = [K] * len(chosen)
-        if kind == "a prompt's chunk":
-            self.tokens["prompt"] = CHUNK
+        if kind.endswith("chunk"):
+            self.tokens["prompt"] = CHUNK + (turn % 50 if kind == "another chunk" else 0)
             self.names.append("prompt")
             drafted.append(0)
         self.drafted = np.array(drafted, dtype=np.int32)
