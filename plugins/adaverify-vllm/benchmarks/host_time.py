@@ -29,8 +29,8 @@ K = 7
 REQUESTS = (16, 64, 256)
 PARTS = ("get_num_tokens", "compact_batch", "reallocate_drafts", "record_confidences")
 TIERS = [1, 2, 4, *range(8, 257, 8), *range(272, 513, 16), *range(544, 2049, 32)]
-# How a step's batch differs from the one before: not at all, by one request, with a prompt's chunk beside it as
-# before, with one of another size: the last is planned anew.
+# How a step's batch differs from the one before: not at all, by one request, with a prompt's chunk beside it
+# as before, with one of another size: the last is planned anew.
 BATCHES = ("the same", "another request", "a prompt's chunk", "another chunk")
 CHUNK = 256
 STEPS = 100
