@@ -193,6 +193,21 @@ def test_requests_that_come_and_go_keep_the_tier_that_was_decided(drive):
     assert len(admitted) == 32
 
 
+@pytest.mark.parametrize(
+    ("mode", "survival", "each"), [("none", 0.9, 1), ("fixed", 0.1, 8), ("adaptive", 0.0, 1)]
+)
+def test_nothing_and_everything_stay_so_when_a_request_leaves(drive, mode, survival, each):
+    """A decision made ahead for nine requests serves eight of them."""
+    made = drive(mode=mode)
+    made.price(dear)
+    names = [f"r{i}" for i in range(9)]
+    made.add(*names)
+    for _ in range(4):
+        made.step(dict.fromkeys(names, 7))
+        made.record(dict.fromkeys(names, [survival] * 7))
+    assert made.step(dict.fromkeys(names[:-1], 7))[0] == 8 * each
+
+
 def test_the_decode_path_of_an_empty_batch_is_ordinary(drive):
     """No request has drafts: the certain tokens are all there is."""
     made = drive()

@@ -223,16 +223,17 @@ class BudgetPlanner:
         if batch.certain == ahead.certain and batch.total == ahead.total and requests == before:
             decision.batch, decision.planned = batch, ahead.slots
             return decision
-        if batch.others or ahead.others or batch.total == 0:
+        if batch.others or ahead.others or batch.total == 0 or self.options.mode == "none":
             return None
         if abs(requests - before) * FORESIGHT > before:
             return None
         most = self.most(batch)
         everything = decision.budget == self.most(ahead)
-        budget = most if everything else max(0, min(most, decision.tier - batch.certain))
+        # A budget of 0 was chosen with the rest of its tier at hand for nothing: it stays 0.
+        fill = 0 if decision.budget == 0 else max(0, decision.tier - batch.certain)
+        budget = most if everything else min(most, fill)
         decision.batch, decision.budget, decision.foreseen = batch, budget, False
-        tokens = batch.certain + budget
-        decision.tier = max(decision.tier, tokens) if not everything else self._executed(tokens)
+        decision.tier = self._executed(batch.certain + budget)
         return decision
 
     def _executed(self, tokens: int) -> int:
