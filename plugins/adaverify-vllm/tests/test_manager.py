@@ -174,7 +174,7 @@ def test_the_mode_can_be_forced(drive, mode, total):
 def test_requests_that_come_and_go_keep_the_tier_that_was_decided(drive):
     """One request fewer changes what fills the tier; a crowd is planned anew. Totals hold either way."""
     made = drive(slots=64)
-    made.price(dear)
+    made.price(lambda tokens: 20.0 + 0.5 * tokens)
     names = [f"r{i}" for i in range(16)]
     made.add(*names)
     rng = np.random.default_rng(0)
@@ -182,7 +182,8 @@ def test_requests_that_come_and_go_keep_the_tier_that_was_decided(drive):
         made.record({name: rng.uniform(0.3, 0.95, 7) for name in names})
         made.step(dict.fromkeys(names, 7))
     made.record({name: [0.8] * 7 for name in names})
-    tier = made.manager._ahead.tier
+    tier, budget = made.manager._ahead.tier, made.manager._ahead.budget
+    assert 0 < budget < 16 * 7
     total, _, _ = made.step(dict.fromkeys(names[:-1], 7))
     assert total == min(tier, 15 * 8)
     made.record({name: [0.8] * 7 for name in names[:-1]})
