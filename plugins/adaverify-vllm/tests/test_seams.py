@@ -94,26 +94,53 @@ def test_another_release_is_refused_in_one_line(monkeypatch, caplog):
         register()
     (record,) = caplog.records
     assert record.getMessage() == (
-        "adaverify-vllm changes nothing: vLLM 0.34.1 is not supported, only 0.33.x; install another "
-        "adaverify-vllm, or set ADAVERIFY_VLLM=off to silence this line"
+        "adaverify-vllm changes nothing: vLLM 0.34.1 is not supported, only 0.33.x; install the "
+        "adaverify-vllm made for it, or remove this one to silence this line"
     )
     assert sys.meta_path == before
 
 
-def test_off_is_silent_and_watches_nothing(monkeypatch, caplog):
-    monkeypatch.setenv("ADAVERIFY_VLLM", "off")
+@pytest.fixture
+def arrival(package, monkeypatch):
+    """Register for a runner that can be imported here; returns what was installed into."""
+    seen = []
     monkeypatch.setattr(seams, "vllm_version", lambda: "0.33.0")
-    before = list(sys.meta_path)
+    monkeypatch.setattr(seams, "RUNNER", package)
+    monkeypatch.setattr(installation, "install", seen.append)
+    monkeypatch.setattr(plugin, "_enabled", lambda: None)
+    return seen
+
+
+def test_the_bridge_goes_in_when_the_runner_is_imported(arrival, package):
+    register()
+    assert arrival == []
+    module = importlib.import_module(package)
+    assert arrival == [module]
+
+
+def test_off_is_silent_and_leaves_the_runner_alone(arrival, package, monkeypatch, caplog):
+    monkeypatch.setenv("ADAVERIFY_VLLM", "off")
     with caplog.at_level(logging.DEBUG, "vllm.adaverify"):
         register()
+        importlib.import_module(package)
     assert caplog.records == []
-    assert sys.meta_path == before
+    assert arrival == []
 
 
-def test_a_wrong_setting_never_reaches_vllm(monkeypatch, caplog):
+def test_a_configuration_that_asks_for_nothing_leaves_the_runner_alone(arrival, package, monkeypatch):
+    monkeypatch.setattr(plugin, "_enabled", lambda: False)
+    register()
+    importlib.import_module(package)
+    assert arrival == []
+
+
+def test_a_wrong_setting_never_reaches_vllm(arrival, package, monkeypatch, caplog):
+    """The import goes on; one line names the variable's form and where to look."""
     monkeypatch.setenv("ADAVERIFY_VLLM", "perhaps")
     with caplog.at_level(logging.WARNING, "vllm.adaverify"):
         register()
+        importlib.import_module(package)
+    assert arrival == []
     (record,) = caplog.records
     assert "on or off" in record.getMessage()
     assert "doctor --vllm" in record.getMessage()
@@ -121,6 +148,7 @@ def test_a_wrong_setting_never_reaches_vllm(monkeypatch, caplog):
 
 def test_registering_twice_watches_once(monkeypatch):
     monkeypatch.setattr(seams, "vllm_version", lambda: "0.33.0")
+    monkeypatch.setattr(seams, "RUNNER", "a_runner_that_nobody_has_imported")
     register()
     register()
     assert sum(isinstance(finder, ImportWatch) for finder in sys.meta_path) == 1

@@ -6,7 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from adaverify_vllm import seams
-from adaverify_vllm.plugin import refusal
+from adaverify_vllm.plugin import switched_off, unsupported
 
 
 def report() -> dict[str, Any]:
@@ -17,11 +17,10 @@ def report() -> dict[str, Any]:
     Raises:
         SettingsError: a setting is wrong.
     """
-    reasons = []
-    why = refusal()
-    if why == "":
+    reasons: list[str] = []
+    if switched_off():
         reasons.append("ADAVERIFY_VLLM is off")
-    elif why is not None:
+    if (why := unsupported()) is not None:
         reasons.append(why)
     found: tuple[seams.Found, ...] = ()
     rows: tuple[seams.Found, ...] = ()

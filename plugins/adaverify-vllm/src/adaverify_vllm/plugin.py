@@ -15,26 +15,23 @@ _watch: ImportWatch | None = None
 
 
 def register() -> None:
-    """Let the bridge in once vLLM imports its model runner. Idempotent; never raises.
+    """Watch for vLLM's model runner, to let the bridge in once it is imported. Idempotent; never raises.
 
-    Does nothing with ``ADAVERIFY_VLLM=off`` or beside a vLLM that is not supported; the latter is logged in
-    one line.
+    Reads no setting and imports nothing of ours but this package: most processes of vLLM never import the
+    runner, and they should not pay for it. Beside a vLLM that is not supported nothing is watched, and one
+    line is logged.
     """
     global _watch
     try:
-        if _watch is not None or (why := refusal()) == "":
+        if _watch is not None:
             return
-        if why is not None:
+        if (why := unsupported()) is not None:
             LOG.warning("%s", why)
             return
         _watch = ImportWatch(seams.RUNNER, _arrived)
         _watch.start()
     except Exception as error:  # noqa: BLE001 - a plugin that raises keeps vLLM from starting
-        LOG.warning(
-            "adaverify-vllm changes nothing: %s: %s; run `adaverify doctor --vllm`",
-            type(error).__name__,
-            error,
-        )
+        _give_up(error)
 
 
 def unregister() -> None:
@@ -48,40 +45,44 @@ def unregister() -> None:
     uninstall()
 
 
-def refusal() -> str | None:
-    """Return why the bridge must not act here, empty when a setting says so, None when it may.
-
-    Raises:
-        SettingsError: a setting is wrong.
-    """
-    from adaverify_runtime import BridgeSettings
-
-    if BridgeSettings().vllm == "off":
-        return ""
+def unsupported() -> str | None:
+    """Return why the bridge must not act beside this vLLM, None when it may."""
     release = seams.vllm_version()
     if release is None:
         return "adaverify-vllm changes nothing: vLLM is not installed; install vllm"
     if not seams.supports(release):
         allowed = ", ".join(f"{item}.x" for item in seams.SUPPORTED)
         return (
-            f"adaverify-vllm changes nothing: vLLM {release} is not supported, only {allowed}; "
-            "install another adaverify-vllm, or set ADAVERIFY_VLLM=off to silence this line"
+            f"adaverify-vllm changes nothing: vLLM {release} is not supported, only {allowed}; install the "
+            "adaverify-vllm made for it, or remove this one to silence this line"
         )
     return None
+
+
+def switched_off() -> bool:
+    """Return whether ``ADAVERIFY_VLLM`` is off.
+
+    Raises:
+        SettingsError: it is neither on nor off.
+    """
+    from adaverify_runtime import BridgeSettings
+
+    return BridgeSettings().vllm == "off"
 
 
 def _arrived(runner: ModuleType) -> None:
     from adaverify_vllm.installation import install
 
     try:
-        if _enabled() is not False:
+        if _enabled() is not False and not switched_off():
             install(runner)
     except Exception as error:  # noqa: BLE001 - the importer is vLLM
-        LOG.warning(
-            "adaverify-vllm changes nothing: %s: %s; run `adaverify doctor --vllm`",
-            type(error).__name__,
-            error,
-        )
+        _give_up(error)
+
+
+def _give_up(error: Exception) -> None:
+    what = f"{type(error).__name__}: {error}"
+    LOG.warning("adaverify-vllm changes nothing: %s; run `adaverify doctor --vllm`", what)
 
 
 def _enabled() -> bool | None:
