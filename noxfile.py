@@ -194,6 +194,8 @@ def vllm(session: nox.Session, release: str) -> None:
         listed = session.run("python", "-m", "pip", "freeze", silent=True, log=False)
         return set(str(listed).splitlines())
 
+    # Packages of ours that somebody's path shows would count as installed.
+    session.env["PYTHONPATH"] = ""
     session.install("-q", release, silent=True)
     ours = needed("adaverify-vllm")
     session.run("python", "-m", "pip", "uninstall", "-q", "-y", *(d.name for d in ours), silent=True)
@@ -208,7 +210,7 @@ def vllm(session: nox.Session, release: str) -> None:
     session.install("-q", *group("vllm-tests"), silent=True)
     # vLLM and its dependencies warn while they are imported; ours to judge is what the tests say.
     options = ["-m", FAST, "-o", "filterwarnings=default", *session.posargs]
-    session.run("python", "-m", "pytest", *options, "plugins/adaverify-vllm/tests", env={"PYTHONPATH": ""})
+    session.run("python", "-m", "pytest", *options, "plugins/adaverify-vllm/tests")
 
 
 @nox.session(venv_backend="none", default=False)
