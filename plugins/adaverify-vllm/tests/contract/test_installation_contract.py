@@ -59,7 +59,9 @@ print(json.dumps({
     "runner": "vllm.v1.worker.gpu.model_runner" in sys.modules,
     "new": sorted(new),
 }))
-"""
+""",
+        # vLLM has plugins of its own, which bring a hub's client.
+        VLLM_PLUGINS="adaverify",
     )
     assert "site-packages" in found["file"]
     assert found["watching"] == ["vllm.v1.worker.gpu.model_runner"]
