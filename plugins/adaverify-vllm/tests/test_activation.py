@@ -37,9 +37,7 @@ def record(step):
     )
 
 
-@pytest.mark.parametrize(
-    ("rank", "name"), [(0, "trace.jsonl"), (1, "trace.jsonl.dp1"), (3, "trace.jsonl.dp3")]
-)
+@pytest.mark.parametrize(("rank", "name"), [(0, "t.jsonl"), (1, "t.jsonl.dp1"), (3, "t.jsonl.dp3")])
 def test_each_data_parallel_rank_has_a_trace_of_its_own(tmp_path, rank, name):
     """Two processes that append to one file would mix their steps."""
     settings = Settings(paths=PathSettings(trace=tmp_path / "t.jsonl"))
