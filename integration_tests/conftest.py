@@ -60,8 +60,7 @@ def wheelhouse(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     if given:
         return Wheelhouse(Path(given).resolve())
     house = Wheelhouse(tmp_path_factory.mktemp("wheelhouse"))
-    for distribution in DISTRIBUTIONS:
-        house.build(distribution)
+    house.build(DISTRIBUTIONS)
     return house
 
 

@@ -303,17 +303,22 @@ def strings(path: str) -> set[str]:
 def test_the_counters_page_lists_every_counter():
     """Names are taken from the sources that count, so that a new one has to be documented."""
     verification = "adaverify-verification/src/adaverify_verification"
-    modules = ("manager", "containment", "live", "outcomes")
+    modules = ("manager", "ranks", "containment", "live", "outcomes")
     counted = set().union(*(strings(f"{verification}/{module}.py") for module in modules))
     counted |= strings("adaverify-engine/src/adaverify_engine/draft_source.py")
     counted |= strings("adaverify-engine/src/adaverify_engine/attention/paged.py")
     counted |= strings("adaverify-engine/src/adaverify_engine/ahead.py")
+    counted |= strings("adaverify/src/adaverify/drafting.py") - {"n-gram"}
     names = {text for text in counted if re.fullmatch(r"[a-z]+(-[a-z]+)+", text) or text == "unpriced"}
     # Two names are put together from the kind of plugin.
     source = (ROOT / "packages" / verification / "containment.py").read_text(encoding="utf-8")
     names |= {f"{kind}-raised" for kind in re.findall(r'raised\("([a-z]+)"', source)}
     listed = {name for row in rows("reference/counters.md", "Manager") for name in code(row[0])}
     assert listed == names
+    assert "kernel-unproven:" in strings("adaverify-runtime/src/adaverify_runtime/verifier.py")
+    assert [code(row[0]) for row in rows("reference/counters.md", "Kernels")[1:]] == [
+        ["kernel-unproven:NAME"]
+    ]
     assert "observer-disabled:" in strings("adaverify-runtime/src/adaverify_runtime/observers.py")
     graphs = {code(row[0])[0] for row in rows("reference/counters.md", "Graphs")[1:]}
     cache = "adaverify-graphs/src/adaverify_graphs/cache.py"

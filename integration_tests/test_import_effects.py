@@ -7,20 +7,25 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
 from workspace import Distribution
+
+# Whichever test is first waits for the imports of every distribution, and beside others that takes minutes.
+pytestmark = pytest.mark.timeout(600)
 
 # What a library cannot be kept from reading while a class of ours is defined, and why.
 LIBRARY_READS = {
     "environment variable PYDANTIC_DISABLE_PLUGINS read": "pydantic looks for plugins for every model",
 }
 
-# Runs in a child process: imports every module of one package, and reports what the imports did.
+# Runs in a child process, which forks for every package, so that torch is imported once for them all and no
+# package sees what another imported: imports every module of one, and reports what the imports did.
 CHILD = textwrap.dedent(
     """
     import importlib, json, os, pkgutil, sys
 
-    package, watch_torch = sys.argv[1], sys.argv[2] == "torch"
-    events = []
+    watch_torch, packages = sys.argv[1] == "torch", sys.argv[2:]
+    package, events = None, []
 
 
     def culprit():
@@ -66,35 +71,50 @@ CHILD = textwrap.dedent(
                      "get_device_name", "get_device_properties"):
             watch(torch.cuda, name)
 
-    module = importlib.import_module(package)
-    names = [package]
-    for info in pkgutil.walk_packages(module.__path__, package + "."):
-        if not info.name.endswith(".__main__"):
-            importlib.import_module(info.name)
-            names.append(info.name)
-    torch = sys.modules.get("torch")
-    print(json.dumps({
-        "events": events,
-        "modules": names,
-        "torch": torch is not None,
-        "cuda": torch is not None and torch.cuda.is_initialized(),
-    }))
+    for package in packages:
+        child = os.fork()
+        if child:
+            if os.waitpid(child, 0)[1]:
+                sys.exit(f"importing {package} failed")
+            continue
+        module = importlib.import_module(package)
+        names = [package]
+        for info in pkgutil.walk_packages(module.__path__, package + "."):
+            if not info.name.endswith(".__main__"):
+                importlib.import_module(info.name)
+                names.append(info.name)
+        torch = sys.modules.get("torch")
+        print(json.dumps({
+            "package": package,
+            "events": events,
+            "modules": names,
+            "torch": torch is not None,
+            "cuda": torch is not None and torch.cuda.is_initialized(),
+        }), flush=True)
+        sys.exit()
     """
 )
 
 
-def observe(package: str, *, torch: bool = True, path: str | None = None) -> dict:
-    """Import every module of a package in a child process and return what that did."""
+def observe(*packages: str, torch: bool = True, path: str | None = None) -> dict[str, dict]:
+    """Import every module of each package in a process of its own and return what that did, by package."""
     prefix = f"import sys; sys.path.insert(0, {path!r})\n" if path else ""
-    command = [sys.executable, "-c", prefix + CHILD, package, "torch" if torch else "bare"]
+    command = [sys.executable, "-c", prefix + CHILD, "torch" if torch else "bare", *packages]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    seen = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"package"')]
+    return {one["package"]: one for one in seen}
 
 
-def test_import_touches_no_device_and_reads_no_environment(distribution: Distribution):
+@pytest.fixture(scope="module")
+def observed(distributions) -> dict[str, dict]:
+    """What importing each distribution did."""
+    return observe(*(d.import_name for d in distributions))
+
+
+def test_import_touches_no_device_and_reads_no_environment(observed, distribution: Distribution):
     """Every module of the package, imported; a launch or a read belongs to a call somebody makes."""
-    seen = observe(distribution.import_name)
+    seen = observed[distribution.import_name]
     ours = [event for event in seen["events"] if not event.startswith(tuple(LIBRARY_READS))]
     assert ours == []
     assert not seen["cuda"]
@@ -104,7 +124,7 @@ def test_import_touches_no_device_and_reads_no_environment(distribution: Distrib
 
 def test_the_contracts_do_not_load_torch():
     """Plugin authors and tools read the contracts on machines without torch; it is there for typing only."""
-    assert not observe("adaverify_contracts", torch=False)["torch"]
+    assert not observe("adaverify_contracts", torch=False)["adaverify_contracts"]["torch"]
 
 
 def test_offenders_are_caught(tmp_path):
@@ -120,7 +140,7 @@ def test_offenders_are_caught(tmp_path):
     folder = tmp_path / "offender"
     folder.mkdir()
     (folder / "__init__.py").write_text("import os, torch\n" + "\n".join(offences))
-    events = observe("offender", path=str(tmp_path))["events"]
+    events = observe("offender", path=str(tmp_path))["offender"]["events"]
     missed = [f"{what} by offender:{line}" for line, what in enumerate(offences.values(), 2)]
     assert [expected for expected in missed if expected not in events] == []
 
@@ -131,5 +151,5 @@ def test_what_a_library_does_while_it_is_imported_is_not_ours(tmp_path):
     folder = tmp_path / "caller"
     folder.mkdir()
     (folder / "__init__.py").write_text("import library\nlibrary.call()\n")
-    events = observe("caller", torch=False, path=str(tmp_path))["events"]
+    events = observe("caller", torch=False, path=str(tmp_path))["caller"]["events"]
     assert events == ["environment variable AV_E read by caller:2"]

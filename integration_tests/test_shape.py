@@ -28,11 +28,11 @@ def test_the_top_level_is_exactly_what_the_design_says(root, tracked):
 
 
 def test_a_distribution_has_the_same_files_as_every_other(distribution: Distribution):
-    """Project file, README, licence, changelog, source and tests; benchmarks if it owns a kernel."""
+    """Project file, README, licence, changelog, source, tests; benchmarks or training where it has them."""
     present = {path.name for path in distribution.folder.iterdir() if not path.name.startswith(".")}
     required = {"pyproject.toml", "README.md", "LICENSE", "changelog.d", "src", "tests"}
     assert required <= present
-    assert present <= required | {"benchmarks"}
+    assert present <= required | {"benchmarks", "training"}
 
 
 def test_folder_distribution_and_import_names_agree(distribution: Distribution):

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import venv
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from email.message import Message
 from email.parser import Parser
 from functools import cached_property
@@ -25,6 +25,19 @@ from workspace import Distribution
 _ON_PATH = "import sys\nsys.path[:0] = sys.argv.pop(1).split(':')\n"
 COMMAND = _ON_PATH + "from adaverify.cli import main\nmain()\n"
 PYTEST = _ON_PATH + "import pytest\nsys.exit(pytest.main(sys.argv[1:]))\n"
+# The first argument is the folder for the results, the others are projects. Sdists are unpacked beside them.
+_BUILD = """
+import os, shutil, sys
+from hatchling.build import build_sdist, build_wheel
+
+output, folders = os.path.abspath(sys.argv[1]), sys.argv[2:]
+for folder in folders:
+    os.chdir(folder)
+    sdist = build_sdist(output)
+    shutil.unpack_archive(os.path.join(output, sdist), folder + ".unpacked", filter="data")
+    os.chdir(os.path.join(folder + ".unpacked", sdist.removesuffix(".tar.gz")))
+    build_wheel(output)
+"""
 
 
 class Wheel:
@@ -62,13 +75,16 @@ class Wheelhouse:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def build(self, distribution: Distribution) -> None:
-        """Build the sdist, and the wheel from the sdist, out of a copy that has no workspace around it."""
+    def build(self, distributions: Sequence[Distribution]) -> None:
+        """Build each sdist, and the wheel from the sdist, out of copies that have no workspace around them.
+
+        One process calls the build backend for all of them; `nox -s build` goes through the build frontend.
+        """
         with tempfile.TemporaryDirectory() as alone:
-            copy = Path(alone) / distribution.name
-            shutil.copytree(distribution.folder, copy, ignore=shutil.ignore_patterns("__pycache__"))
-            command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", self.folder, copy]
-            check(command, cwd=alone)
+            copies = [Path(alone) / distribution.name for distribution in distributions]
+            for copy, distribution in zip(copies, distributions, strict=True):
+                shutil.copytree(distribution.folder, copy, ignore=shutil.ignore_patterns("__pycache__"))
+            check([sys.executable, "-c", _BUILD, self.folder, *copies], cwd=alone)
 
     def wheel(self, name: str) -> Wheel:
         """Return the one wheel of a distribution."""

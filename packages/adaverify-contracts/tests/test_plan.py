@@ -1,6 +1,7 @@
 """Host values of a step refuse what no step can be."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from adaverify_contracts import (
     Plan,
     PlanError,
     PlanState,
+    RequestRows,
     Snapshot,
     StepOutcome,
     StepRecord,
@@ -158,6 +160,10 @@ def _outcome(**changed):
         {"admitted": _ints(-1, 0), "accepted": _ints(0, 0)},
         {"learn": np.array([True])},
         {"scores": np.zeros((3, 5))},
+        {"judged": _ints(6, 0)},
+        {"judged": _ints(-1, 0)},
+        {"judged": np.zeros(2)},
+        {"keys": _ints(1)},
     ],
 )
 def test_an_outcome_counts_accepted_within_admitted_within_drafted(changed):
@@ -193,6 +199,11 @@ def test_a_record_is_plain_json_and_keeps_planned_beside_verified():
     plain = json.loads(json.dumps(record.as_dict()))
     assert (plain["planned"], plain["verified"]) == (2, 7)
     assert plain["fallbacks"] == ["planned is not verified"]
+    assert plain["rows"] is None
+    rows = RequestRows((7,), (2,), (2,), (1,), (2,), (True,), (False,), ((0.5, None),))
+    plain = json.loads(json.dumps(replace(record, rows=rows).as_dict()))
+    assert plain["rows"]["scores"] == [[0.5, None]]
+    assert plain["rows"]["accepted"] == [1]
 
 
 def test_drafts_have_one_width_for_all_requests():

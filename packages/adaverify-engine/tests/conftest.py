@@ -3,23 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from importlib.metadata import EntryPoint
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import ClassVar
 
 import pytest
 import torch
 
-from adaverify_contracts import GraphBackendDescriptor, LoadedModel, ModelGeometry, Requirements, hookimpl
+from adaverify_contracts import (
+    DraftBatch,
+    DrafterDescriptor,
+    GraphBackendDescriptor,
+    LoadedModel,
+    ModelGeometry,
+    Requirements,
+    Seen,
+    hookimpl,
+)
 from adaverify_engine import Engine, EngineOptions
 from adaverify_engine.drafters import LookupDrafter, NgramDrafter
 from adaverify_graphs.backends import EagerBackend
 from adaverify_runtime import PlannerSettings, PluginSettings, Settings, assemble, load_plugins
 from adaverify_testing import inline_entry_points
-from adaverify_verification import CostTable, Fingerprint
+from adaverify_verification import CostTable, Fingerprint, contention
 
 VOCABULARY = 50
 BUILT_INS = ("capability", "engine", "graphs", "reference", "verification")
+
+
+@pytest.fixture(autouse=True)
+def nobody_waits(request, monkeypatch):
+    """Tests run beside others; what they wait for a processor is no part of a made-up machine's times."""
+    if request.module.__name__.rpartition(".")[2] != "test_contention":
+        monkeypatch.setattr(contention, "thread_waits", dict)
 
 
 class RerunBackend:
@@ -63,7 +81,11 @@ class TinyDecoder:
         return self
 
     def forward(self, tokens, positions, attend):
+        return self.forward_tapped(tokens, positions, attend, ())[0]
+
+    def forward_tapped(self, tokens, positions, attend, taps):
         self.calls.append(len(tokens))
+        tapped = []
         hidden = self.embedding[tokens] + self.places[positions]
         for layer in range(2):
             rows = torch.nn.functional.rms_norm(hidden, (32,))
@@ -72,10 +94,64 @@ class TinyDecoder:
             hidden = hidden + attend(layer, query, key, value).reshape(len(tokens), -1) @ self.out[layer]
             rows = torch.nn.functional.rms_norm(hidden, (32,))
             hidden = hidden + torch.relu(rows @ self.up[layer]) @ self.down[layer]
-        return torch.nn.functional.rms_norm(hidden, (32,))
+            if layer + 1 in taps:
+                tapped.append(hidden)
+        features = torch.cat(tapped, dim=1) if tapped else hidden[:, :0]
+        return torch.nn.functional.rms_norm(hidden, (32,)), features
 
     def logits(self, hidden):
         return (hidden @ self.head).float()
+
+
+@cache
+def successors() -> torch.Tensor:
+    """Return [V, V]: what followed what in the greedy text of the tiny decoder, a bigram head "trained"."""
+    model, table = TinyDecoder(), torch.zeros(VOCABULARY, VOCABULARY)
+    for prompt in prompts_of(6):
+        text = greedy_oracle(model, prompt, 40)
+        for one, two in pairwise([prompt[-1], *text]):
+            table[one, two] += 1.0
+    return table / table.sum(dim=1, keepdim=True).clamp(min=1.0)
+
+
+class TinyBlock:
+    """A drafter that reads both layers' features and looks at the KV of layer 1 (contract ``BlockDrafter``).
+
+    Bigrams of the target's text make its drafts right often; what it reads moves every score, and now and
+    then a draft. It remembers its calls: (features, tokens, positions, query, what it saw).
+    """
+
+    taps = (1, 2)
+
+    def __init__(self, limits, device, *, seed=5) -> None:
+        random = torch.Generator().manual_seed(seed)
+        self.queries = max(limits.draft_tokens, 1)
+        self.mix = (torch.randn(64, 32, generator=random) * 0.05).to(device)
+        self.slots = (torch.randn(self.queries, 32, generator=random) * 0.5).to(device)
+        self.bigrams = successors().to(device)
+        self.calls: list[tuple[torch.Tensor, ...]] = []
+        self.temperatures: list[list[float]] = []
+        self.remembers = True
+
+    def bind(self, target, dtype):
+        self.target, self.dtype = target, dtype
+
+    def block(self, features, tokens, positions, temperatures, attend):
+        count, target = len(tokens), self.target
+        rows = (features.float() @ self.mix)[:, None] + self.slots
+        query = rows.reshape(count * self.queries, 2, 16).repeat(1, target.heads // 2, 1).to(self.dtype)
+        seen = attend(1, query)
+        if self.remembers:
+            self.calls.append((features.clone(), tokens.clone(), positions.clone(), query, seen.clone()))
+            self.temperatures.append(temperatures.tolist())
+        read = (rows + seen.float().reshape(count, self.queries, -1)[..., :32]) @ target.head
+        token, drafts, scores = tokens, [], []
+        for place in range(self.queries):
+            logits = 8.0 * self.bigrams[token] + 0.3 * read[:, place]
+            token = logits.argmax(dim=-1)
+            drafts.append(token)
+            scores.append(logits.max(dim=-1).values * 0.5 - 2.0)
+        return torch.stack(drafts, dim=1), torch.stack(scores, dim=1)
 
 
 class TinyTokenizer:
@@ -115,6 +191,43 @@ def greedy_oracle(model: TinyDecoder, prompt: Sequence[int], count: int) -> list
     return tokens[len(prompt) :]
 
 
+class DrawingDrafter:
+    """Draws each draft from the target's law after the one token before it, and says so.
+
+    The score at k is a function of the token before k (``PREFIX``), or of the token drawn at k.
+    """
+
+    def __init__(self, limits, model, *, seed=0, temperature=1.0, drawn_score=False):
+        self.width, self.drawn_score = limits.draft_tokens, drawn_score
+        self.random = torch.Generator().manual_seed(seed)
+        rows = [full_logits(model, [token])[0] for token in range(VOCABULARY)]
+        self.law = torch.softmax(torch.stack(rows) / temperature, dim=1)
+        self.last = {}
+
+    def start(self, slot, prompt):
+        self.last[slot] = prompt[-1]
+
+    def propose(self, slots, room):
+        tokens = torch.full((len(slots), self.width), -1)
+        laws = torch.zeros(len(slots), self.width, VOCABULARY)
+        scores = torch.zeros(len(slots), self.width)
+        for row, slot in enumerate(slots):
+            before = self.last[slot]
+            for k in range(int(room[row])):
+                laws[row, k] = self.law[before]
+                drawn = int(torch.multinomial(self.law[before], 1, generator=self.random))
+                share = self.law[before, drawn] if self.drawn_score else self.law[before].max()
+                scores[row, k] = torch.logit(share.clamp(1e-4, 1 - 1e-4))
+                tokens[row, k] = before = drawn
+        return DraftBatch(tokens, room.copy(), scores, laws)
+
+    def extend(self, slot, tokens):
+        self.last[slot] = tokens[-1]
+
+    def stop(self, slot):
+        self.last.pop(slot)
+
+
 def make_options(**changes) -> EngineOptions:
     base = {"max_requests": 4, "draft_tokens": 5, "max_model_len": 96, "page_size": 4, "prefill_chunk": 16}
     return EngineOptions(**(base | {"dtype": "float32"} | changes))
@@ -146,9 +259,17 @@ def settings_of(**planner) -> Settings:
     return Settings(planner=PlannerSettings(**({"warmup_steps": 2, "online": False} | planner)))
 
 
+def drawing(seen: Seen) -> DrafterDescriptor:
+    """Return the descriptor of a drafter that draws, with scores that have ``seen`` what they say."""
+    return DrafterDescriptor("drawing", seen, deterministic=False, factory=DrawingDrafter)
+
+
 @pytest.fixture
 def make_engine():
-    """Return a factory of engines over the real verifier and plugins; closes what it made."""
+    """Return a factory of engines over the real verifier and plugins; closes what it made.
+
+    ``draws`` is what the scores of a drafter that draws have seen; None declares a deterministic one.
+    """
     made = []
 
     def make(
@@ -160,12 +281,16 @@ def make_engine():
         settings=None,
         tokenizer=None,
         replayed=False,
+        draws=None,
+        plugin=None,
         **changes,
     ) -> Engine:
         options = make_options(**changes)
         points = [EntryPoint(name, f"adaverify_{name}.hooks", "adaverify") for name in BUILT_INS]
         if replayed:
             points += inline_entry_points([("rerun", RerunBackend())])
+        if plugin is not None:
+            points += inline_entry_points([("test", plugin)])
         plugins = load_plugins(PluginSettings(), entry_points=points)
         verifier = assemble(
             options.limits,
@@ -173,13 +298,15 @@ def make_engine():
             mode=mode,
             settings=settings or settings_of(),
             plugins=plugins,
-            drafter=plugins.drafters()[0].descriptor,
+            drafter=plugins.drafters()[0].descriptor if draws is None else drawing(draws),
             cost_table=steep_table() if table is None else table,
         )
         made.append(verifier)
         if drafter is None:
             kind = LookupDrafter if replayed else NgramDrafter
             drafter = kind(options.limits, torch.device("cpu"))
+        elif isinstance(drafter, type):
+            drafter = drafter(options.limits, torch.device("cpu"))
         loaded = LoadedModel(model or TinyDecoder(), tokenizer or TinyTokenizer())
         engine = Engine(loaded, verifier, drafter, options)
         if replayed:
@@ -205,7 +332,9 @@ def tiny() -> SimpleNamespace:
     """Return the tiny decoder and its oracles."""
     return SimpleNamespace(
         Decoder=TinyDecoder,
+        Drawing=DrawingDrafter,
         Tokenizer=TinyTokenizer,
+        Block=TinyBlock,
         vocabulary=VOCABULARY,
         logits=full_logits,
         greedy=greedy_oracle,

@@ -5,8 +5,16 @@ from __future__ import annotations
 import pytest
 
 from adaverify_contracts import EngineError
-from adaverify_engine import Sampling, check_cost_table, fingerprint, grid_for, profile_engine
-from adaverify_verification import CostTable
+from adaverify_engine import (
+    Sampling,
+    check_cost_table,
+    fingerprint,
+    grid_for,
+    profile_drafting,
+    profile_engine,
+)
+from adaverify_engine.drafters import NgramDrafter
+from adaverify_verification import CostTable, ProfileGrid
 
 
 def test_profile_runs_every_shape_and_is_used(make_engine, tiny, tmp_path):
@@ -24,7 +32,7 @@ def test_profile_runs_every_shape_and_is_used(make_engine, tiny, tmp_path):
     assert all(seconds > 0 for *_, seconds in table.points)
     path = tmp_path / "table.json"
     table.save(path)
-    here = fingerprint(model.geometry, engine.options, engine.verifier.capability)
+    here = fingerprint(model.geometry, engine.options, engine.verifier.capability, drafter="n-gram")
     assert CostTable.load(path, here).points == table.points
     request = engine.add([1, 2, 3], Sampling(max_tokens=20))
     assert list(engine.run()[request].tokens) == tiny.greedy(model, [1, 2, 3], 20)
@@ -81,3 +89,34 @@ def test_a_point_of_a_padded_table_runs_as_what_executes_it(make_engine, tiny):
     model.calls.clear()
     assert {probe.tokens for probe in check_cost_table(engine, table).probes} == {4, 16}
     assert set(model.calls) == {4, 12}
+
+
+def test_a_drafter_that_fails_costs_the_price_of_drafting_only(make_engine, tiny):
+    """Its steps have no drafts then, and the table says the same: nothing is priced apart."""
+
+    class Failing(NgramDrafter):
+        def propose(self, slots, room):
+            raise ValueError("not today")
+
+    grid = ProfileGrid(
+        requests=(1, 2), contexts=(8,), tokens=(1, 2, 4), draft_tokens=5, padded=False, repeats=1
+    )
+    engine = make_engine("fixed", drafter=Failing, max_requests=2)
+    assert profile_engine(engine, grid).draft == ()
+    assert engine.idle
+
+
+def test_a_table_is_priced_anew_for_another_drafter(make_engine, tiny):
+    """Step times stay, drafting and the setup are the new engine's; a captured engine cannot be asked."""
+    grid = ProfileGrid(
+        requests=(1, 2), contexts=(8,), tokens=(1, 2, 4), draft_tokens=5, padded=False, repeats=1
+    )
+    table = profile_engine(make_engine("fixed", max_requests=2), grid)
+    reading = make_engine("fixed", drafter=tiny.Block, max_requests=2)
+    other = profile_drafting(reading, table)
+    assert other.curves == table.curves
+    assert [count for count, _ in other.draft] == [1, 2]
+    assert other.draft != table.draft
+    assert reading.idle and not reading.drafter.state.length.any()
+    with pytest.raises(EngineError, match="captured steps"):
+        profile_drafting(make_engine("fixed", replayed=True, max_requests=2), table)

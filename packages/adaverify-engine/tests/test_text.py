@@ -74,3 +74,38 @@ def test_broken_bytes_are_shown_at_the_end():
     detokenizer.push(0xF0)
     assert detokenizer.take(final=False) == ""
     assert detokenizer.take(final=True) == "\ufffd"
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.text(alphabet="abé€😀 ", max_size=30), st.lists(st.integers(1, 9), min_size=1, max_size=40))
+def test_text_of_whole_steps_equals_that_of_single_tokens(text, sizes):
+    """Tokens that arrive several at a time stream the same text, whatever characters they split."""
+    detokenizer = Detokenizer(Bytes())
+    data, pieces = list(text.encode()), []
+    for size in sizes * len(data):
+        if not data:
+            break
+        step, data = data[:size], data[size:]
+        detokenizer.extend(step)
+        pieces.append(detokenizer.take(final=False))
+        assert "\ufffd" not in pieces[-1]
+    pieces.append(detokenizer.take(final=True))
+    assert "".join(pieces) == detokenizer.text == text
+
+
+def test_text_that_is_not_streamed_is_decoded_once():
+    """``stream=False`` decodes at the end, everything in one call, and hands out nothing before."""
+    calls = []
+
+    class Counting(Bytes):
+        def decode(self, tokens):
+            calls.append(len(tokens))
+            return super().decode(tokens)
+
+    detokenizer = Detokenizer(Counting(), stream=False)
+    for byte in "ab€".encode():
+        detokenizer.extend([byte])
+        assert detokenizer.take(final=False) == ""
+    assert not calls
+    assert detokenizer.take(final=True) == "ab€"
+    assert calls == [5, 0]

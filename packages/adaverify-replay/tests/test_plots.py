@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from adaverify_contracts import AdaverifyError, TraceError
-from adaverify_replay import plot_cost_curve, plot_trace, require_plottable
+from adaverify_replay import plot_cost_curve, plot_reliability, plot_trace, require_plottable
 
 matplotlib = pytest.importorskip("matplotlib")
 
@@ -64,6 +64,30 @@ def test_an_unknown_suffix_says_what_to_write(table, tmp_path):
         plot_cost_curve(table, tmp_path / "cost.nonsense")
 
 
+def reliability(position, *bins, ece=0.1):
+    points = tuple(SimpleNamespace(rows=rows, predicted=p, observed=o) for rows, p, o in bins)
+    return SimpleNamespace(position=position, ece=ece, bins=points)
+
+
+def test_reliability_is_drawn_for_every_position_and_regime(tmp_path):
+    """A panel each, with the error before and after; a position without rows has an empty one."""
+    before = [reliability(1, (10, 0.9, 0.6), (3, 0.2, 0.2), ece=0.25), reliability(2, ece=None)]
+    after = [reliability(1, (13, 0.6, 0.5), ece=0.05), reliability(2, ece=None)]
+    series = {"before": before, "after": after}
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        drawing = plot_reliability({"greedy": series, "sampled": series}, tmp_path / "r.svg").read_text()
+    for words in ("greedy: accepted", "sampled: accepted", "position 2", "ECE 25.0 to 5.0 %", "ECE - to - %"):
+        assert words in drawing
+    assert plot_reliability({"greedy": series}, tmp_path / "r.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_reliability_of_nothing_is_refused(tmp_path):
+    """No regime, or K = 0."""
+    for nothing in ({}, {"greedy": {"before": [], "after": []}}):
+        with pytest.raises(AdaverifyError, match="without positions"):
+            plot_reliability(nothing, tmp_path / "r.png")
+
+
 def test_importing_the_package_leaves_matplotlib_alone():
     """matplotlib is an extra: it is loaded when a plot is asked for."""
     code = "import sys, adaverify_replay; sys.exit('matplotlib' in sys.modules)"
@@ -74,7 +98,7 @@ def test_a_suffix_is_refused_before_anything_is_measured(tmp_path):
     """A measurement of minutes must not end in a wrong file name; no file is made to find out."""
     for name in ("curve.png", "curve.SVG", "curve.pdf"):
         require_plottable(tmp_path / name)
-    for name in ("curve", "curve.nonsense"):
+    for name in ("curve", "curve.nonsense", "curve.eps"):
         with pytest.raises(AdaverifyError, match=r"\.png, "):
             require_plottable(tmp_path / name)
     assert list(tmp_path.iterdir()) == []

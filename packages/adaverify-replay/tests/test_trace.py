@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adaverify_contracts import StepRecord, TraceError
+from adaverify_contracts import RequestRows, StepRecord, TraceError
 from adaverify_replay import TraceHeader, TraceWriter, read_header, read_trace
 
 HEADER = TraceHeader(
@@ -33,6 +33,14 @@ def test_what_was_written_is_read(tmp_path, record):
 text = st.text(max_size=20)
 count = st.integers(0, 2**40)
 seconds = st.none() | st.floats(0, 1e6, allow_nan=False)
+score = st.none() | st.floats(-1e6, 1e6)
+ROW = ("keys", "drafted", "admitted", "accepted", "judged", "learn", "sampled", "scores")
+entry = st.tuples(count, st.just(3), st.just(2), st.integers(0, 2), st.integers(0, 3), *[st.booleans()] * 2)
+table = st.lists(st.tuples(entry, st.tuples(score, score, score)), max_size=4).map(
+    lambda lines: RequestRows(
+        *(zip(*((*row, values) for row, values in lines), strict=True) if lines else [()] * len(ROW))
+    )
+)
 
 
 @settings(max_examples=30, deadline=None)
@@ -49,6 +57,7 @@ seconds = st.none() | st.floats(0, 1e6, allow_nan=False)
             predicted_tokens=st.floats(0, 1e6, allow_nan=False),
             lag=st.none() | count,
             fallbacks=st.lists(text, max_size=3).map(tuple),
+            rows=st.none() | table,
         ),
         max_size=6,
     )
@@ -139,7 +148,9 @@ def test_a_corrupt_line_is_named_by_number(tmp_path, record, change, words):
     [
         ("", "empty"),
         ('{"step": 1}\n', "not a trace header"),
-        ('{"format": "adaverify-trace", "version": 2, "fingerprint": {}, "settings": {}}\n', "version"),
+        ('{"format": "adaverify-trace", "version": 3, "fingerprint": {}, "settings": {}}\n', "allowed: 1, 2"),
+        ('{"format": "adaverify-trace", "version": true, "fingerprint": {}, "settings": {}}\n', "version"),
+        ('{"format": "adaverify-trace", "fingerprint": {}, "settings": {}}\n', "version"),
         ('{"format": "adaverify-trace", "version": 1, "fingerprint": 3, "settings": {}}\n', "fingerprint"),
     ],
 )
@@ -149,6 +160,66 @@ def test_a_file_that_is_no_trace_of_ours_is_refused(tmp_path, content, words):
     path.write_text(content)
     with pytest.raises(TraceError, match=words):
         read_trace(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"scores": [[0.5, "x"]] * 2}, "finite numbers"),
+        ({"scores": [[0.5, float("inf")]] * 2}, "finite numbers"),
+        ({"scores": [[0.5, True]] * 2}, "finite numbers"),
+        ({"scores": [[0.5], [0.5, 0.5]]}, "K a request"),
+        ({"scores": [0.5, 0.5]}, "K a request"),
+        ({"drafted": [3, 2]}, "drafted is more than there are scores"),
+        ({"accepted": [3, 0]}, "accepted is not within 0 .. admitted"),
+        ({"judged": [4, 0]}, "judged is not within 0 .. drafted"),
+        ({"admitted": [-1, 0]}, "admitted|accepted"),
+        ({"keys": [2**70, 1]}, "64 bits"),
+        ({"learn": [1, 0]}, "true and false"),
+        ({"learn": [True]}, "one entry a request"),
+        ({"learn": 3}, "one entry a request"),
+        ({"extra": []}, "not an object with keys"),
+    ],
+)
+def test_malformed_rows_are_named_by_line(tmp_path, record, change, words):
+    """Whatever a stranger's writer or an editor left, the line is named and nothing is read."""
+    path = tmp_path / "trace.jsonl"
+    good = record(
+        rows=RequestRows((5, 9), (2, 1), (2, 0), (1, 0), (2, 0), *[(True, False)] * 2, ((0.5, None),) * 2)
+    )
+    with TraceWriter(path) as writer:
+        writer.write(good)
+    assert read_trace(path) == [good]
+    value = good.as_dict()
+    value["rows"] |= change
+    path.write_text(path.read_text() + json.dumps(value) + "\n")
+    with pytest.raises(TraceError, match=words) as caught:
+        read_trace(path)
+    assert caught.value.line == 3
+
+
+def test_a_trace_of_version_1_is_read_without_rows(tmp_path, record):
+    """Old traces stay readable and nothing is appended to them; an old reader refuses version 2."""
+    path = tmp_path / "trace.jsonl"
+    old = record().as_dict()
+    del old["rows"]
+    header = TraceHeader().as_dict() | {"version": 1}
+    path.write_text(f"{json.dumps(header)}\n{json.dumps(old)}\n")
+    assert read_trace(path) == [record()]
+    assert read_header(path).version == 1
+    with pytest.raises(TraceError, match=r"version.*1 in the file, 2 here"):
+        TraceWriter(path)
+    path.write_text(f"{json.dumps(header)}\n{json.dumps(record().as_dict())}\n")
+    with pytest.raises(TraceError, match=r"'unknown': \['rows'\]"):
+        read_trace(path)
+    assert TraceHeader().version == 2
+
+
+def test_only_the_newest_version_is_written(tmp_path):
+    """Records with rows below a header of version 1 could not be read by anybody."""
+    with pytest.raises(TraceError, match="arrived: 1; allowed: 2"):
+        TraceWriter(tmp_path / "trace.jsonl", TraceHeader(version=1))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_missing_file_and_a_missing_folder_are_typed(tmp_path, record):
@@ -208,3 +279,25 @@ def test_a_trace_is_a_regular_file(tmp_path):
     for path in ("/dev/full", pipe):
         with pytest.raises(TraceError, match="regular file"):
             TraceWriter(path, HEADER)
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "9" * 400])
+def test_numbers_that_no_record_holds_are_refused(tmp_path, record, number):
+    """Python's JSON reads them, and a summary would fail on them or be worth nothing."""
+    path = tmp_path / "t.jsonl"
+    with TraceWriter(path) as writer:
+        writer.write(record(realised_seconds=0.5))
+    path.write_text(path.read_text().replace('"realised_seconds":0.5', f'"realised_seconds":{number}'))
+    with pytest.raises(TraceError, match="realised_seconds has the wrong type"):
+        read_trace(path)
+
+
+def test_a_device_and_an_endless_line_are_refused(tmp_path):
+    """/dev/zero has no end; a line of zeros is no record however long the file is."""
+    with pytest.raises(TraceError, match="regular file only"):
+        read_trace("/dev/zero")
+    path = tmp_path / "zeros.jsonl"
+    with path.open("wb") as file:
+        file.truncate(8 << 30)
+    with pytest.raises(TraceError, match="too long for a step record"):
+        read_trace(path)

@@ -10,6 +10,8 @@ import pytest
 from adaverify_contracts import (
     CapabilityError,
     GraphError,
+    KernelLevel,
+    KernelReport,
     Limits,
     LosslessError,
     NoStrategyError,
@@ -24,6 +26,7 @@ from adaverify_runtime import (
     Settings,
     assemble,
 )
+from adaverify_runtime.assembly import unproven_kernels
 
 
 def test_an_undeclared_drafter_is_planned_strictly(kit, verifier):
@@ -118,6 +121,46 @@ def test_an_injected_capability_is_used_without_a_probe(verifier, real_plugins, 
     capability = make.capability()
     checker = verifier(plugins=real_plugins(Prober()), capability=capability)
     assert checker.capability is capability
+
+
+def test_a_kernel_that_gave_wrong_values_is_counted_by_name(verifier, real_plugins, make):
+    """The fallback to other kernels is visible in every run; one that is right is not named."""
+
+    def report(name, level):
+        return lambda facts: KernelReport(name, "", level, "as probed")
+
+    class Prober:
+        @hookimpl
+        def adaverify_register_probes(self):
+            levels = {"wrong-here": KernelLevel.IMPORTED, "right-here": KernelLevel.EXECUTED}
+            return tuple(
+                replace(make.probe(name), device_types=("cpu",), probe=report(name, level))
+                for name, level in levels.items()
+            )
+
+    checker = verifier(plugins=real_plugins(Prober()))
+    unproven = {name for name in checker.counters if name.startswith("kernel-unproven:")}
+    assert unproven == {"kernel-unproven:wrong-here"}
+
+
+def test_only_kernels_of_this_device_count_as_unproven(real_plugins, make):
+    """Absent on the card it is for: counted. For another card, or absent on a CPU: not."""
+
+    class Prober:
+        @hookimpl
+        def adaverify_register_probes(self):
+            made = replace(make.probe("for-hopper"), device_types=("cuda",), architectures=("sm90",))
+            return (made, replace(make.probe("for-any"), device_types=("cpu", "cuda")))
+
+    plugins = real_plugins(Prober())
+
+    def named(word, kind):
+        found = unproven_kernels(plugins, make.capability(word, kind))
+        return {name for name in found if name.startswith("for-")}
+
+    assert named("sm90", "cuda") == {"for-hopper", "for-any"}
+    assert named("sm100", "cuda") == {"for-any"}
+    assert named("cpu", "cpu") == set()
 
 
 def test_a_strategy_that_refuses_the_limits_at_allocation_is_an_error(verifier, real_plugins, make):

@@ -200,7 +200,7 @@ def test_a_range_that_holds_or_does_not_apply_is_met(install, outcomes, contract
 def test_a_named_plugin_that_nobody_installed_lists_what_was_found(install):
     """A typo in a setting shows the names there are."""
     install("good-dist", "test-good", GOOD)
-    with pytest.raises(PluginError, match=r"not discovered: test-goof.*test-good \(loaded\)"):
+    with pytest.raises(PluginError, match=r"test-goof, did you mean test-good\?.*discovered: .*test-good"):
         load_plugins(PluginSettings(required=("test-goof",)))
 
 

@@ -53,11 +53,14 @@ def test_an_empty_variable_is_unset(monkeypatch):
 @pytest.mark.parametrize(
     ("variable", "value", "form"),
     [
-        ("ADAVERIFY_RELAY_DEPTH", "many", "an int >= 2"),
-        ("ADAVERIFY_RELAY_DEPTH", "1", "an int >= 2"),
+        ("ADAVERIFY_RELAY_DEPTH", "many", "an int in 2 .. 4096"),
+        ("ADAVERIFY_RELAY_DEPTH", "1", "an int in 2 .. 4096"),
+        ("ADAVERIFY_RELAY_DEPTH", "100000000000", "an int in 2 .. 4096"),
+        ("ADAVERIFY_PATHS_COST_TABLE", "/dev", "a regular file"),
+        ("ADAVERIFY_ENGINE_DRAFT_TOKENS", "65537", "an int in 0 .. 65536"),
         ("ADAVERIFY_ENGINE_DTYPE", "float16", "float32 or bfloat16"),
-        ("ADAVERIFY_ENGINE_MAX_REQUESTS", "-4", "an int >= 1"),
-        ("ADAVERIFY_GRAPHS_MAX_GRAPHS", "1.5", "an int >= 1"),
+        ("ADAVERIFY_ENGINE_MAX_REQUESTS", "-4", "an int in 1 .. 65536"),
+        ("ADAVERIFY_GRAPHS_MAX_GRAPHS", "1.5", "an int in 1 .. 65536"),
         ("ADAVERIFY_PLANNER_MODE", "auto", "none, fixed or adaptive"),
     ],
 )
@@ -71,6 +74,18 @@ def test_a_bad_value_names_variable_value_and_form(monkeypatch, variable, value,
     assert variable in text
     assert repr(value) in text
     assert form in text
+
+
+def test_every_size_has_an_upper_bound(monkeypatch):
+    """A size that nothing can allocate is refused by its own name, not by whatever fails to hold it."""
+    for variable in known_variables():
+        monkeypatch.setenv(variable, str(10**30))
+    with pytest.raises(SettingsError) as caught:
+        read_settings()
+    sizes = {"RELAY_DEPTH", "PLUGINS_OBSERVER_QUEUE", "PLANNER_WARMUP_STEPS", "GRAPHS_MAX_GRAPHS"}
+    sizes |= {"GRAPHS_BYTES_LIMIT", "ENGINE_MAX_REQUESTS", "ENGINE_DRAFT_TOKENS", "ENGINE_MAX_MODEL_LEN"}
+    sizes |= {"ENGINE_PAGE_SIZE", "ENGINE_NUM_PAGES", "ENGINE_PREFILL_CHUNK", "ENGINE_SEED"}
+    assert {f"ADAVERIFY_{name}" for name in sizes} <= set(caught.value.problems)
 
 
 def test_all_bad_values_of_all_sections_are_reported_at_once(monkeypatch):

@@ -184,5 +184,10 @@ def test_a_closed_verifier_is_refused_by_name(kit, verifier):
         with pytest.raises(ClosedError, match="used after close") as caught:
             call()
         assert caught.value.remedy
-    # A late outcome is still taken.
-    assert checker.observe(kit.outcome(state, plan, staged), plan).fallbacks == ()
+    # A late outcome is still taken, once, and reaches observers at once; another step's is not.
+    seen = []
+    checker.add_observer("late", seen.append)
+    record = checker.observe(kit.outcome(state, plan, staged), plan)
+    assert (record.fallbacks, seen) == ((), [record])
+    with pytest.raises(ClosedError, match="used after close"):
+        checker.observe(kit.outcome(state, plan, staged), plan)

@@ -58,3 +58,19 @@ def test_the_tokenizer_takes_any_text():
     assert len(tokenizer.decode(ids)) == 9
     assert tokenizer.encode("") == []
     assert tokenizer.chat([{"role": "user", "content": "a"}]) == tokenizer.encode("user: a\nassistant: ")
+
+
+def test_features_are_the_residual_stream_after_a_layer():
+    """The last tap is what the last norm reads; an earlier one is another, and nothing else changes."""
+    from torch.nn.functional import rms_norm
+
+    model, tokens = TinyModel(), torch.tensor([1, 2, 3])
+
+    def attend(layer, query, key, value):
+        return query
+
+    hidden, features = model.forward_tapped(tokens, torch.arange(3), attend, (1, 2))
+    first, last = features.chunk(2, dim=1)
+    assert torch.equal(rms_norm(last, (32,)), hidden)
+    assert torch.equal(hidden, model.forward(tokens, torch.arange(3), attend))
+    assert not torch.equal(first, last)

@@ -8,6 +8,7 @@ import torch
 
 from adaverify_contracts import (
     BudgetReads,
+    ClosedError,
     DescriptorError,
     LayoutError,
     LosslessError,
@@ -144,6 +145,51 @@ def test_unsafe_pairs_downgrade_only_sampled_steps(build):
     assert greedy.state is PlanState.TRIMMING
 
 
+def test_a_downgrade_is_said_at_the_start(build, caplog):
+    """Once, with the reason; a safe pair says nothing."""
+    table = build.table(steep, (1, 16), 128)
+    with caplog.at_level(logging.WARNING):
+        build.manager(table, seen=Seen.PREFIX, deterministic=False)
+        assert not caplog.records
+        build.manager(table, seen=Seen.DRAWN_TOKEN, deterministic=False)
+    (record,) = caplog.records
+    assert "sampled requests are verified whole" in record.message
+    assert "token drawn" in record.message
+
+
+def test_unsafe_pairs_downgrade_the_sampled_requests_of_a_mixed_step(build):
+    """Request by request: sampled ones are verified whole, the greedy ones beside them are trimmed."""
+    manager = build.manager(build.table(steep, (1, 16), 128), seen=Seen.DRAWN_TOKEN, deterministic=False)
+    loop, scores = build.loop(manager, steep), np.tile([0.97, 0.9, 0.6, 0.1, 0.1, 0.1, 0.1], (4, 1))
+    mixed = np.array([False, True, False, True])
+    scores[1] = 0.01
+    plan = loop.serve(scores, sampled=True, sampled_requests=mixed)
+    admitted = manager.buffers["admitted"][:4].tolist()
+    assert admitted[1] == admitted[3] == 7
+    assert 0 < admitted[0] < 7
+    assert plan.budget == sum(admitted) < 28
+    assert plan.state is PlanState.TRIMMING
+    assert plan.lag == 0
+    assert "token drawn" in plan.reason and "margin" in plan.reason
+    assert loop.records[0].fallbacks == ("lossless-downgrade",)
+    # Expected tokens count what the sampled ones are likely to keep, not what they have verified.
+    survivals = np.cumprod(scores, axis=1)
+    assert plan.full_tokens == pytest.approx(4 + survivals.sum(), abs=0.01)
+    everything = loop.serve(scores, sampled=True, sampled_requests=np.ones(4, dtype=bool))
+    assert (everything.budget, everything.state) == (28, PlanState.FULL)
+
+
+def test_a_logits_chunk_cuts_sampled_requests_by_position_alone(build):
+    """Where not even everything fits, an unsafe score must not decide what is cut (maths M6)."""
+    manager = build.manager(build.table(steep, (1, 16), 128), seen=Seen.DRAWN_TOKEN, deterministic=False)
+    loop, admitted = build.loop(manager, steep), []
+    for scores in ([0.1, 0.9], [0.9, 0.1]):
+        plan = loop.serve(np.tile(np.array(scores)[:, None], (1, 7)), sampled=True, chunk_limit=2 + 5)
+        assert plan.budget == 5
+        admitted.append(manager.buffers["admitted"][:2].tolist())
+    assert admitted[0] == admitted[1] == [3, 2]
+
+
 def test_unsafe_pairs_can_be_refused_when_built(build):
     """``refuse`` raises LosslessError; a deterministic drafter lifts it."""
     table = build.table(steep, (1, 16), 128)
@@ -175,9 +221,9 @@ def test_a_recycled_slot_never_reads_its_predecessor(build):
     table = build.table(steep, (1, 16), 128)
     manager = build.manager(table, deterministic=False)
     loop = build.loop(manager, steep)
-    loop.serve(np.full((2, 7), 0.05))
-    assert loop.serve(np.full((2, 7), 0.05)).budget == 0
-    fresh = loop.serve(np.full((2, 7), 0.05), generations=np.array([1, 1]))
+    loop.serve(np.full((2, 7), 0.05), sampled=True)
+    assert loop.serve(np.full((2, 7), 0.05), sampled=True).budget == 0
+    fresh = loop.serve(np.full((2, 7), 0.05), generations=np.array([1, 1]), sampled=True)
     assert fresh.budget == 14
     assert fresh.predicted_tokens == 16.0
 
@@ -381,12 +427,42 @@ def test_policies_are_ordinary_plugins(build):
     assert all(loop.serve(HALF).budget < 28 for _ in range(5))
 
 
+def test_a_frontier_policy_is_shown_every_budget_and_its_tier_is_filled(build):
+    """A tier's end alone would tell of survivals behind the frontier; padding is filled after the choice."""
+    shown = []
+
+    class Third:
+        def choose(self, candidates):
+            shown.append(candidates.budgets.tolist())
+            return 3
+
+    manager = build.manager(
+        build.table(steep, (1, 16), 128),
+        tiers=(4, 6, 10, 32),
+        policy=PolicyDescriptor("third", BudgetReads.FRONTIER, Third),
+        deterministic=False,
+    )
+    loop = build.loop(manager, steep)
+    plan = loop.serve(HALF, sampled=True)
+    assert shown == [list(range(29))]
+    assert (plan.budget, plan.tier) == (6, 10)
+    greedy = loop.serve(HALF)
+    assert shown[1] == [0, 2, 6, 28]
+    assert greedy.lag == 0
+
+
 def test_the_hooks_register_the_built_ins():
     """Names are unique and the defaults are there."""
     from adaverify_verification import hooks
 
     signals = [s.name for s in hooks.adaverify_register_signals()]
-    assert sorted(signals) == ["acceptance-history", "calibrated", "drafter", "optimistic"]
+    assert sorted(signals) == [
+        "acceptance-history",
+        "calibrated",
+        "drafter",
+        "optimistic",
+        "temperature-scaled",
+    ]
     policies = {p.name: p for p in hooks.adaverify_register_policies()}
     assert sorted(policies) == ["price", "ratio"]
     assert isinstance(policies["ratio"].factory(), RatioPolicy)
@@ -394,11 +470,47 @@ def test_the_hooks_register_the_built_ins():
 
 
 def test_closing_releases_the_relay(build):
-    """Nothing is readable afterwards."""
+    """Nothing is published, planned or assigned afterwards; an outcome under way is still taken, once."""
     manager = build.manager(build.table(steep, (1, 16), 128))
-    build.loop(manager, steep).serve(HALF)
+    loop = build.loop(manager, steep)
+    loop.serve(HALF)
+    state = build.state(9, 4)
+    plan = manager.plan(state)
+    counts = torch.full((4,), 7, dtype=torch.int32)
     manager.close()
-    assert manager.plan(build.state(9, 4)).lag is None
+    manager.close()
+    for call in (
+        lambda: manager.publish(10, state.slots, state.generations, build.logits(HALF)),
+        lambda: manager.plan(state),
+        lambda: manager.assign(plan, counts, counts, plan.tokens),
+        lambda: manager.apply(state, manager.export(plan)),
+        lambda: manager.agree(state, plan, [1]),
+        lambda: manager.begin_publish(10, state.slots, state.generations),
+        lambda: manager.assign_captured(4, 8, counts, counts, counts[:1]),
+    ):
+        with pytest.raises(ClosedError, match="used after close") as caught:
+            call()
+        assert caught.value.remedy
+    admitted = np.full(4, plan.budget // 4)
+    admitted[: plan.budget % 4] += 1
+    zeros = np.zeros(4, dtype=np.int64)
+    false = np.zeros(4, dtype=bool)
+    outcome = StepOutcome(
+        9,
+        state.slots,
+        state.generations,
+        state.scheduled,
+        admitted,
+        zeros,
+        np.zeros((4, 7), dtype=np.float32),
+        false,
+        false,
+        4,
+        None,
+    )
+    assert manager.observe(outcome, plan, "x").fallbacks == ()
+    with pytest.raises(ClosedError):
+        manager.observe(outcome, plan, "x")
 
 
 def test_a_one_point_table_is_flat():

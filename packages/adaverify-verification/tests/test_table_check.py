@@ -5,7 +5,7 @@ import json
 import pytest
 
 from adaverify_contracts import CostTableError
-from adaverify_verification import CostModel, CostTable, Fingerprint, check_table
+from adaverify_verification import ContentionWatch, CostModel, CostTable, Fingerprint, check_table
 from adaverify_verification.table_check import FURTHER_ROUNDS, ROUNDS, choose_probes
 
 HERE = Fingerprint.from_mapping({"device": "cpu"})
@@ -43,7 +43,7 @@ def test_an_unchanged_machine_keeps_its_table():
     assert json.loads(json.dumps(found.as_dict()))["outcome"] == "kept"
 
 
-@pytest.mark.parametrize("factor", [0.6, 1.4, 3.0])
+@pytest.mark.parametrize("factor", [0.8, 1.4, 3.0])
 def test_one_factor_on_all_points_is_another_clock(factor):
     """The shape is what a plan uses: rescaled, with the factor, and never measured anew."""
     found = check_table(table_of(), Machine(lambda *_: factor), **SIZES)
@@ -66,6 +66,32 @@ def test_one_point_wrong_by_thirty_per_cent_is_found(tokens, factor):
     assert found.distortion >= 0.29
     assert f"{tokens} tokens, 4 requests, context 128 was" in found.words()
     assert "15% allowed" in found.words()
+
+
+@pytest.mark.parametrize("factor", [0.6, 1 / 40])
+def test_a_machine_far_faster_than_its_table_gives_a_steady_neighbour_away(factor):
+    """Slower now is a busy machine of now; faster now is a table of a busy machine: measure anew."""
+    found = check_table(table_of(), Machine(lambda *_: factor), **SIZES)
+    assert (found.outcome, found.misfit) == ("outrun", True)
+    assert f"steps take {factor:.2f} of its times (0.75 allowed)" in found.words()
+    assert "32 tokens, 4 requests, context 128 was 42 ms" in found.words()
+
+
+def test_a_flat_table_of_a_busy_machine_is_outrun_and_not_rescaled():
+    """Every point 1.2 s; the two that are looked at are near each other on the quiet machine as well."""
+    flat = CostTable.from_points(HERE, [(n, r, 128, 1.2) for r in (1, 4) for n in (r, 4 * r)])
+    found = check_table(flat, lambda tokens, *_: 0.024 + 0.0001 * tokens, **SIZES)
+    assert found.outcome == "outrun"
+
+
+def test_a_wrong_shape_beside_a_steady_neighbour_is_undecided():
+    """Rounds that agree with each other and waited half their time for a processor decide nothing."""
+    waits, clock = iter(float(n) for n in range(10**4)), iter(2.0 * n for n in range(10**4))
+    busy = ContentionWatch(lambda: {7: next(waits)}, lambda: next(clock))
+    found = check_table(
+        table_of(), Machine(lambda tokens, _: 2.0 if tokens == 32 else 1.0), **SIZES, watch=busy
+    )
+    assert found.outcome == "undecided"
 
 
 def test_a_burst_during_the_check_is_outlived_by_further_rounds():

@@ -15,6 +15,7 @@ from adaverify_contracts import ModelDescriptor, hookimpl
 from adaverify_engine import profiling
 from adaverify_runtime import load_plugins
 from adaverify_testing import InlineDistribution, InlineEntryPoint, tiny_model
+from adaverify_verification import contention
 
 BUILT_INS = ("capability", "engine", "graphs", "reference", "verification")
 
@@ -63,6 +64,7 @@ def machine(monkeypatch, step_seconds):
 
     Neighbours of this machine would decide the outcome of tests otherwise. ``machine.slow`` is a factor by
     (tokens, number of the run of that size); the line is near the real times, so that serving agrees with it.
+    ``machine.waits`` are the seconds that each thread has waited for a processor, at every reading.
     """
     real = profiling._Runner.step
     runs = {}
@@ -74,7 +76,8 @@ def machine(monkeypatch, step_seconds):
         number = runs[tokens] = runs.get(tokens, -1) + 1
         return min(step_seconds[:5]) * (1 + 0.05 * tokens) * state.slow(tokens, number)
 
-    state = SimpleNamespace(slow=lambda tokens, number: 1.0, runs=runs)
+    state = SimpleNamespace(slow=lambda tokens, number: 1.0, runs=runs, waits=dict)
+    monkeypatch.setattr(contention, "thread_waits", lambda: state.waits())
     monkeypatch.setattr(profiling._Runner, "step", step)
     return state
 

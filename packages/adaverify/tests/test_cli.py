@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from adaverify import cli, console
+from adaverify.course import Course
 from adaverify_contracts import StepRecord
 from adaverify_replay import TraceWriter
 
@@ -64,9 +65,9 @@ def test_version_is_that_of_the_distribution(invoke, monkeypatch):
 def test_help_names_every_command_and_code(invoke):
     """The page a user sees first."""
     shown = invoke("--help").stdout
-    for word in ("run", "doctor", "profile", "plugins", "report", "--version", "Exit codes"):
+    for word in ("run", "doctor", "profile", "audit", "plugins", "report", "--version", "Exit codes"):
         assert word in shown
-    for command in ("run", "doctor", "profile", "report"):
+    for command in ("run", "doctor", "profile", "audit", "report"):
         assert "1 a check failed" in " ".join(invoke(command, "--help").stdout.split())
 
 
@@ -181,3 +182,64 @@ def test_tables_keep_brackets_and_align_numbers(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].rstrip() == "T[1]"
     assert [line.rstrip() for line in lines[3:]] == ["x[plot]   1.5 %", "y       10.25 %"]
+
+
+@pytest.mark.parametrize("closed", [">&-", ">/dev/full"])
+def test_an_output_that_is_not_there_is_one_line_and_code_4(trace, closed):
+    """Closed or full, with a command or with its help: never a traceback, never code 1."""
+    for arguments in (f"report {trace} --json", "report --help"):
+        line = f"{sys.executable} -c '{MAIN}' {arguments} {closed}"
+        result = subprocess.run(["sh", "-c", line], stderr=subprocess.PIPE, text=True)
+        assert result.returncode == console.FAULT
+        assert result.stderr.startswith("standard output cannot be written: ")
+        assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("closed", ["2>&-", "2>/dev/full"])
+@pytest.mark.parametrize(("arguments", "code"), [("report absent", 3), ("nonsense", 2)])
+def test_messages_that_nobody_can_read_keep_the_exit_code(closed, arguments, code):
+    """The code is what is left to tell."""
+    line = f"{sys.executable} -c '{MAIN}' {arguments} {closed}"
+    assert subprocess.run(["sh", "-c", line]).returncode == code
+
+
+def test_control_characters_are_shown_as_escapes(invoke, tmp_path):
+    """A file must not steer the terminal of whoever looks at it."""
+    path = tmp_path / "bin.txt"
+    path.write_bytes(b"\x1b]0;title\x07\x1b[31m\x9b\n")
+    result = invoke("report", path)
+    assert result.exit_code == 3
+    assert "arrived: \\x1b]0;title\\x07\\x1b[31m" in result.stderr
+    assert not set(result.stderr) & {"\x1b", "\x07", "\x9b"}
+    assert json.loads(console.json_text({"a": "\x9b\u202e\udcff"}, indent=1)) == {"a": "\x9b\u202e\udcff"}
+    assert console.json_text("\x9b\udcff", indent=1) == '"\\u009b\\udcff"'
+
+
+def test_a_trace_without_steps_says_so(invoke, tmp_path):
+    """Zeros everywhere would leave the reader to guess."""
+    path = tmp_path / "empty.jsonl"
+    TraceWriter(path).close()
+    result = invoke("report", path)
+    assert result.exit_code == 0
+    assert "holds a header and no step" in result.stderr
+
+
+def test_progress_never_runs_backwards():
+    """Not where a total grows, not between stages, and it ends where each stage said."""
+    with console.progress() as display:
+        course = Course(display)
+        shares = []
+        course.stage("loading", 0.1)
+        course_steps = [
+            (None, 0.1),
+            ([(30, 60), (60, 60), (60, 90), (75, 90), (90, 90)], 0.5),
+            ([(1, 2), (2, 2)], 1.0),
+        ]
+        for reports, until in course_steps:
+            advance = course.stage("a stage", until)
+            for done, total in reports or ():
+                advance(done, total)
+                shares.append(course.share)
+        assert shares == sorted(shares)
+        assert shares[4] == pytest.approx(0.5)
+        assert shares[-1] == pytest.approx(1.0)

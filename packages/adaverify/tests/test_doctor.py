@@ -87,6 +87,16 @@ def test_kernels_can_be_assumed_with_the_device(tiny, invoke):
     assert invoke("doctor", "--kernel", "x").exit_code == 2
 
 
+def test_a_kernel_that_nothing_knows_is_refused(tiny, invoke):
+    """Assuming a misspelt one would change nothing, in silence; those of probes and strategies are listed."""
+    tiny(Picky())
+    result = invoke("doctor", "--assume", "sm90", "--kernel", "warpdrive")
+    assert result.exit_code == 3
+    assert "no kernel is named 'warpdrive'" in result.stderr
+    assert "triton" in result.stderr
+    assert "warp-drive" in result.stderr
+
+
 def test_an_unknown_architecture_lists_the_table(tiny, invoke):
     """A neighbour's name is not taken for the family."""
     result = invoke("doctor", "--assume", "sm12")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from time import perf_counter
 
 import pytest
 
+from adaverify_replay import read_trace
 from adaverify_verification import CostTable
 
 
@@ -77,6 +79,48 @@ def test_a_busy_machine_prices_this_run_only(cold_cache, tiny, run_tiny, machine
     assert not list(cold_cache.rglob("*.json"))
 
 
+def test_a_neighbour_that_slows_every_round_alike_prices_this_run_only(cold_cache, tiny, run_tiny, machine):
+    """A newcomer's first run beside steady load: every point 1.2 s, no scatter, and adaptive off for good."""
+    clock = perf_counter
+    machine.slow = lambda tokens, number: 40.0
+    machine.waits = lambda: {1: 0.9 * clock()}
+    result = run_tiny("--json")
+    found = outcome(result)
+    assert (found["source"], found["kept"]) == ("measured", False)
+    assert all("waiting for a processor that something else held" in line for line in found["disturbed"])
+    assert "the machine was busy while step times were measured" in " ".join(result.stderr.split())
+    assert not list(cold_cache.rglob("*.json"))
+
+
+def test_a_table_that_the_machine_outruns_is_measured_anew(stored, run_tiny, machine):
+    """It was measured beside a steady neighbour that was not seen then: 40 times too slow, and flat."""
+    table = CostTable.load(stored, None)
+    slowest = 40 * max(seconds for *_, seconds in table.points)
+    flat = [(*shape, slowest) for *shape, _ in table.points]
+    CostTable.from_points(table.fingerprint, flat, draft=table.draft).save(stored)
+    result = run_tiny("--json")
+    found = outcome(result)
+    assert (found["source"], found["kept"], found["check"]["outcome"]) == ("measured", True, "outrun")
+    assert "the stored cost table is given up, steps take 0.0" in " ".join(result.stderr.split())
+    now = CostTable.load(stored, None)
+    assert now.disturbed == ()
+    assert max(seconds for *_, seconds in now.points) < slowest / 10
+    assert outcome(run_tiny("--json"))["check"]["outcome"] == "kept"
+
+
+def test_a_named_table_that_the_machine_outruns_is_rescaled_and_said(stored, run_tiny, machine, monkeypatch):
+    """The user's file stays as it is; times forty times too long would never be corrected while serving."""
+    monkeypatch.setenv("ADAVERIFY_PATHS_COST_TABLE", str(stored))
+    CostTable.load(stored, None).scaled(40.0).save(stored)
+    before = stored.read_bytes()
+    result = run_tiny("--json")
+    found = outcome(result)
+    assert (found["source"], found["kept"], found["check"]["outcome"]) == ("stored", False, "outrun")
+    assert "names it, but steps take 0.03 of its times" in " ".join(result.stderr.split())
+    assert "unpriced" not in json.loads(result.stdout)["modes"]["adaptive"]["counters"]
+    assert stored.read_bytes() == before
+
+
 def test_a_stored_table_that_says_disturbed_is_measured_anew(stored, run_tiny):
     """However it came there."""
     document = json.loads(stored.read_text())
@@ -116,3 +160,42 @@ def test_a_check_on_a_busy_machine_keeps_the_table_and_says_so(stored, run_tiny,
     assert (found["source"], found["check"]["outcome"]) == ("stored", "undecided")
     assert "the machine is too busy now to tell" in result.stderr
     assert stored.read_bytes() == before
+
+
+def test_no_measure_verifies_everything_and_says_so_once(cold_cache, tiny, run_tiny, machine):
+    """No step is timed, nothing is stored, and every record of the trace is unpriced."""
+    result = run_tiny("--no-measure", "--json", "--trace", "t.jsonl")
+    assert outcome(result)["source"] == "none"
+    assert machine.runs == {}
+    assert not cold_cache.exists()
+    assert result.stderr.count("unpriced") == 1
+    assert {record.state for record in read_trace("t.jsonl")} <= {"unpriced", "idle"}
+    stats = json.loads(result.stdout)["modes"]
+    assert stats["adaptive"]["stats"]["verified"] == stats["adaptive"]["stats"]["drafted"]
+
+
+def test_no_measure_takes_a_stored_table_as_it_is(stored, run_tiny, machine):
+    """Nothing is timed, and the origin says that nothing was checked."""
+    runs = dict(machine.runs)
+    result = run_tiny("--no-measure", "--json")
+    assert (outcome(result)["source"], outcome(result)["check"]) == ("stored", None)
+    assert "not checked: --no-measure" in json.loads(result.stdout)["setup"]["cost"]
+    assert machine.runs == runs
+
+
+def test_a_small_job_measures_few_points_for_itself(cold_cache, tiny, run_tiny, machine):
+    """At most half as many timings as the job has steps; what is left out must not serve a larger job."""
+    result = run_tiny("--json", "--tokens", 8)
+    assert (outcome(result)["source"], outcome(result)["kept"]) == ("measured", False)
+    assert sum(number + 1 for number in machine.runs.values()) <= 3 * 2 * 2 * 8 / 2
+    assert "the job is small" in " ".join(result.stderr.split())
+    assert not list(cold_cache.rglob("*.json"))
+
+
+def test_the_smallest_job_measures_nothing(cold_cache, tiny, run_tiny, machine):
+    """A few steps cannot pay for any; the profile command is named."""
+    result = run_tiny("--json", "--tokens", 1)
+    assert outcome(result)["source"] == "none"
+    assert machine.runs == {}
+    assert "too few to measure for" in " ".join(result.stderr.split())
+    assert "adaverify profile" in result.stderr

@@ -35,7 +35,7 @@ def real():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sessions, "load_plugins", installed)
         patch.setattr(sessions, "read_settings", lambda: Settings(planner=quick_planner()))
-        choice = sessions.Choice(device="cpu", dtype="float32", draft_tokens=K, seed=0)
+        choice = sessions.Choice(drafter="n-gram", device="cpu", dtype="float32", draft_tokens=K, seed=0)
         return sessions.open_session(choice)
 
 
@@ -45,9 +45,13 @@ def quick_planner():
 
 @pytest.fixture(scope="module")
 def prompts(real):
-    """Token ids of the 16 shortest HumanEval prompts: prefill would be most of the time otherwise."""
+    """The 16 shortest HumanEval prompts, 32 tokens of each and the last one whole: prefill costs time.
+
+    Drafts are accepted sooner than after whole prompts, too, so that fewer steps show as much.
+    """
     texts = sorted(human_eval_prompts(), key=len)[:16]
-    return [real.model.tokenizer.encode(text) for text in texts]
+    whole = [real.model.tokenizer.encode(text) for text in texts]
+    return [*(tokens[:32] for tokens in whole[:-1]), whole[-1]]
 
 
 def steep(session):
@@ -61,7 +65,7 @@ def steep(session):
     return CostTable.from_points(session.fingerprint, points)
 
 
-@pytest.mark.parametrize(("concurrency", "count", "tokens"), [(1, 2, 24), (4, 4, 24), (16, 16, 16)])
+@pytest.mark.parametrize(("concurrency", "count", "tokens"), [(1, 2, 16), (4, 4, 16), (16, 16, 8)])
 def test_the_three_modes_emit_the_same_tokens(real, prompts, record_property, concurrency, count, tokens):
     """Greedy in float32: what is verified changes no token, near-ties within 1e-4 counted and shown."""
     chosen = prompts[:count]

@@ -57,6 +57,7 @@ def test_json_is_one_value_with_every_figure(tiny, run_tiny):
         "setup",
         "cost_table",
         "modes",
+        "rivals",
         "tokens",
         "completions",
         "notes",
@@ -68,6 +69,7 @@ def test_json_is_one_value_with_every_figure(tiny, run_tiny):
         "dtype",
         "device",
         "drafter",
+        "drafter_fallback",
         "draft_tokens",
         "strategies",
         "prompts",
@@ -75,8 +77,11 @@ def test_json_is_one_value_with_every_figure(tiny, run_tiny):
         "tokens",
         "rounds",
         "temperature",
+        "trim_invariant",
         "seed",
         "cost",
+        "signal",
+        "calibration",
     }
     assert list(report["modes"]) == MODES
     for name, mode in report["modes"].items():
@@ -151,7 +156,7 @@ def test_wrong_tokens_in_float32_are_a_failed_check(tiny, run_tiny):
     result = run_tiny("--mode", "none", "--mode", "fixed", "--concurrency", 1)
     assert result.exit_code == 1
     text = " ".join(result.stdout.split())
-    assert "differ for another reason than a near-tie: prompt 1 leaves the text" in text
+    assert "for another reason than a near-tie: prompt 1 leaves the text" in text
     assert "This is a fault." in text
     report = json.loads(run_tiny("--mode", "none", "--mode", "fixed", "--concurrency", 1, "--json").stdout)
     assert report["tokens"]["identical"] is False
@@ -167,7 +172,7 @@ def test_the_same_difference_in_bfloat16_is_said_and_no_failure(tiny, run_tiny):
     tiny(load=shape_dependent)
     result = run_tiny("--mode", "none", "--mode", "fixed", "--concurrency", 1, "--dtype", "bfloat16")
     assert result.exit_code == 0
-    assert "prompts differ between modes. In bfloat16" in " ".join(result.stdout.split())
+    assert "between modes. In bfloat16" in " ".join(result.stdout.split())
 
 
 def test_one_mode_alone_has_nothing_to_compare(tiny, run_tiny):
@@ -213,6 +218,16 @@ def test_sampled_tokens_follow_the_seed(tiny, run_tiny):
     assert first == texts(3)
     assert first != texts(4)
     assert len(set(first)) == 4
+
+
+def test_trim_invariant_tokens_are_compared(tiny, run_tiny):
+    """Sampled, and token for token the same in every mode; the modes of the seed's text agree."""
+    result = run_tiny("--temperature", 1.0, "--seed", 3, "--trim-invariant", "--json")
+    assert result.exit_code == 0, result.stderr
+    report = json.loads(result.stdout)
+    assert (report["tokens"]["compared"], report["tokens"]["identical"]) == (4, True)
+    assert report["setup"]["trim_invariant"] is True
+    assert texts_of(report) == texts_of(report, "adaptive")
 
 
 def test_prompts_of_one_text_have_noise_of_their_own(tiny, run_tiny):

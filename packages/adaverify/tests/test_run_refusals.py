@@ -56,7 +56,6 @@ class TestBeforeTheModelIsLoaded:
             (("--device", "cuda:7"), ("there is no device 'cuda:7' here",)),
             (("--device", "abacus"), ("there is no device 'abacus' here", "allowed: cpu")),
             (("--prompts", "absent.txt"), ("PromptError", "absent.txt cannot be read")),
-            (("--temperature", "inf"), ("EngineError", "temperature is out of range", "a finite number")),
             (("--trace", "no/such/folder/t.jsonl"), ("--trace cannot be written", "No such file")),
             (("--trace", "."), ("--trace cannot be written", "Is a directory")),
             (("--mode", "none", "--trace", "t.jsonl"), ("mode adaptive, which does not run",)),
@@ -73,6 +72,12 @@ class TestBeforeTheModelIsLoaded:
         [
             (("--mode", "turbo"), "'turbo' is no mode; allowed: none, fixed, adaptive"),
             (("--dtype", "float16"), "'float16' is not supported; allowed: float32, bfloat16"),
+            (("--temperature", "nan"), "nan is no temperature; allowed: a finite number >= 0"),
+            (("--temperature", "inf"), "inf is no temperature; allowed: a finite number >= 0"),
+            (("--temperature", "-1"), "-1.0 is no temperature; allowed: a finite number >= 0"),
+            (("--prompts", ""), "an empty path names nothing"),
+            (("--trace", ""), "an empty path names nothing"),
+            (("--mode", "\x1b[31m"), "\\x1b[31m' is no mode"),
             (("--tokens", "0"), "--tokens"),
             (("--draft-tokens", "-1"), "--draft-tokens"),
             (("--concurrency", "0"), "--concurrency"),
@@ -112,14 +117,14 @@ class TestBeforeTheModelIsLoaded:
         refused(
             invoke("run"),
             "SettingsError",
-            "ADAVERIFY_ENGINE_DRAFT_TOKENS is 'seven', expected an int >= 0",
+            "ADAVERIFY_ENGINE_DRAFT_TOKENS is 'seven', expected an int in 0 .. 65536",
             "ADAVERIFY_PLANNER_MODE is 'turbo', expected none, fixed or adaptive",
         )
 
     def test_a_plugin_named_in_the_settings_must_exist(self, invoke, monkeypatch):
         """The error lists what was discovered."""
         monkeypatch.setenv("ADAVERIFY_PLUGINS_REQUIRED", "warp-drive")
-        refused(invoke("run"), "PluginError", "not discovered: warp-drive", "discovered: capability (loaded)")
+        refused(invoke("run"), "PluginError", "not discovered: warp-drive", "discovered: capability, engine")
 
 
 def test_a_prompt_too_long_is_named_by_its_number(tiny, run_tiny):
@@ -139,7 +144,7 @@ def test_output_that_will_be_cut_is_said(tiny, run_tiny):
     """The prompt fits, its output does not in full: the run goes on and names the prompt."""
     result = run_tiny(texts=["a", "b" * 505])
     assert result.exit_code == 0
-    assert "1 of 2 prompts have no room for 12 new tokens, prompt 2 for 7" in result.stderr
+    assert "1 of 2 prompts has no room for 12 new tokens, prompt 2 for 7" in result.stderr
 
 
 def test_a_prompt_without_tokens_is_refused(install, invoke, prompts):

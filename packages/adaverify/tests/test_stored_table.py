@@ -8,8 +8,15 @@ from types import SimpleNamespace
 import pytest
 
 from adaverify.session import Session, stored_table, table_path
-from adaverify_contracts import CostTableError, FingerprintMismatchError, ModelGeometry
+from adaverify_contracts import (
+    CostTableError,
+    DrafterDescriptor,
+    FingerprintMismatchError,
+    ModelGeometry,
+    Seen,
+)
 from adaverify_engine import EngineOptions
+from adaverify_engine.drafters import NgramDrafter
 from adaverify_runtime import PathSettings, Settings
 from adaverify_testing import fake_capability
 from adaverify_verification import CostTable
@@ -24,7 +31,8 @@ def session(tmp_path):
     model = SimpleNamespace(model=SimpleNamespace(geometry=geometry), tokenizer=None)
     options = EngineOptions(max_requests=2, draft_tokens=3, max_model_len=64, page_size=4, dtype="float32")
     settings = Settings(paths=PathSettings(cache=tmp_path))
-    return Session(settings, None, model, None, options, fake_capability())
+    drafter = DrafterDescriptor("n-gram", Seen.HISTORY, deterministic=True, factory=NgramDrafter)
+    return Session(settings, None, model, drafter, options, fake_capability())
 
 
 def test_an_equal_setup_uses_its_table_again(session):
@@ -35,6 +43,12 @@ def test_an_equal_setup_uses_its_table_again(session):
     found, words = stored_table(session)
     assert found == table
     assert str(table_path(session)) in words
+
+
+def test_another_drafter_has_another_file(session):
+    """Its drafting is in the price."""
+    other = replace(session, drafter=replace(session.drafter, name="echo"))
+    assert table_path(session) != table_path(other)
 
 
 @pytest.mark.parametrize("changes", [{"draft_tokens": 4}, {"dtype": "bfloat16"}, {"page_size": 8}])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import gguf
 import pytest
 import torch
@@ -128,3 +130,19 @@ def test_attend_gets_every_layer_in_order_with_rotated_heads(tiny_path, dense_at
 
     run(load(tiny_path), [4, 5, 6], Watch())
     assert calls == [(layer, (3, 4, 16), (3, 2, 16), (3, 2, 16)) for layer in (0, 1)]
+
+
+def test_features_are_the_residual_stream_between_layers(tiny_path, dense_attend):
+    """The last tap is what the last norm reads; an earlier one is the output of a model that ends there."""
+    model = load_model_file(tiny_path, ModelOptions(dtype="float32"), name="tiny").model
+    tokens, positions = torch.tensor([5, 9, 7, 40]), torch.arange(4)
+    hidden, features = model.forward_tapped(tokens, positions, dense_attend(), (1, 2))
+    assert torch.equal(hidden, model.forward(tokens, positions, dense_attend()))
+    first, last = features.chunk(2, dim=1)
+    assert torch.equal(model._norm(last, model._weights.last_norm), hidden)
+    short = LlamaModel(
+        model._config, replace(model._weights, layers=model._weights.layers[:1]), model.geometry
+    )
+    ended, tapped = short.forward_tapped(tokens, positions, dense_attend(), (1,))
+    assert torch.equal(tapped, first)
+    assert torch.equal(short._norm(first, model._weights.last_norm), ended)

@@ -56,7 +56,15 @@ from adaverify_contracts.models import (
     TargetModel,
     Tokenizer,
 )
-from adaverify_contracts.plan import Plan, Snapshot, StepOutcome, StepRecord, StepState
+from adaverify_contracts.plan import (
+    Plan,
+    RequestRows,
+    Snapshot,
+    StepOutcome,
+    StepRecord,
+    StepState,
+)
+from adaverify_contracts.reading import AttendContext, BlockDrafter, TappedModel
 from adaverify_contracts.strategy import DecodeRowBuilder, DecodeStrategyDescriptor, StrategyFactory
 from adaverify_contracts.verification import (
     BudgetCandidates,
@@ -71,11 +79,13 @@ __all__ = [
     "PROJECT_NAME",
     "AdaverifyError",
     "Attend",
+    "AttendContext",
     "BenchmarkCell",
     "BenchmarkColumn",
     "BenchmarkDescriptor",
     "BenchmarkOptions",
     "BenchmarkResult",
+    "BlockDrafter",
     "BudgetCandidates",
     "BudgetReads",
     "CalibrationError",
@@ -124,6 +134,7 @@ __all__ = [
     "PolicyDescriptor",
     "ProbeDescriptor",
     "PromptError",
+    "RequestRows",
     "Requirements",
     "Sample",
     "Seen",
@@ -136,6 +147,7 @@ __all__ = [
     "StepRecord",
     "StepState",
     "StrategyFactory",
+    "TappedModel",
     "TargetModel",
     "Timer",
     "Times",

@@ -7,6 +7,14 @@ from typing import Any
 
 from adaverify_contracts.errors import PlanError
 
+# Plans are digested, and so exported, as integers of 64 bits.
+LARGEST = 2**63 - 1
+# More than any batch has; a step emits at most one token a request beside its accepted drafts.
+MOST_REQUESTS = 2**24
+
+# Slots of the last batch that passed, with their dtype.
+_passed: tuple[Any, bytes] | None = None
+
 _WORDS = {"i": "signed integers", "f": "floats", "b": "bool"}
 
 
@@ -41,14 +49,25 @@ def is_int(value: object) -> bool:
     return type(value) is int or (isinstance(value, Integral) and not isinstance(value, bool))
 
 
-def count(owner: str, field: str, value: object) -> None:
-    """Require an integer >= 0."""
-    if not is_int(value) or value < 0:  # type: ignore[operator]
+def count(owner: str, field: str, value: object, most: int = LARGEST) -> None:
+    """Require an integer in 0 .. ``most``."""
+    if not is_int(value) or not 0 <= value <= most:  # type: ignore[operator]
         raise PlanError(
             f"{owner}.{field} is no count",
             arrived=value,
-            allowed="an int >= 0",
+            allowed=f"an int in 0 .. {most}",
             remedy="count from the batch",
+        )
+
+
+def flag(owner: str, field: str, value: object) -> None:
+    """Require a bool of Python or NumPy: a word such as ``no`` would count as yes."""
+    if type(value).__name__ not in ("bool", "bool_"):
+        raise PlanError(
+            f"{owner}.{field} is neither True nor False",
+            arrived=value,
+            allowed="a bool",
+            remedy=f"pass {field} as a bool",
         )
 
 
@@ -57,7 +76,11 @@ def slots(owner: str, values: Any) -> None:
 
     Generations may be negative: no request has such a one, which is how a profiler publishes for nobody.
     """
-    # Through a set: 5 us for 256 slots.
+    global _passed
+    # Decode batches repeat: comparing takes 0.2 us where looking for duplicates among 256 takes 5.
+    known = (values.dtype, values.tobytes())
+    if known == _passed:
+        return
     listed = values.tolist()
     if len(set(listed)) != len(listed):
         raise PlanError(
@@ -73,3 +96,4 @@ def slots(owner: str, values: Any) -> None:
             allowed=">= 0 for each request",
             remedy="list real requests only: padding is added when the step is staged",
         )
+    _passed = known

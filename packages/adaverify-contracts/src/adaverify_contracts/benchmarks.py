@@ -96,6 +96,7 @@ class BenchmarkOptions:
         model: name of a registered model, for benchmarks that run one; None leaves it to the benchmark.
         dtype: ``float32`` or ``bfloat16`` for such a model; None leaves it to the settings.
         offline: never download anything.
+        drafter: name of a registered drafter for that model; None leaves it to the benchmark.
         progress: called as ``progress(done, total, what)`` before each case.
     """
 
@@ -108,6 +109,7 @@ class BenchmarkOptions:
     model: str | None = None
     dtype: str | None = None
     offline: bool = False
+    drafter: str | None = None
     progress: Callable[[int, int, str], None] = field(default=_silent, repr=False)
 
     def __post_init__(self) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import torch
 
     from adaverify_contracts.limits import Limits
+    from adaverify_contracts.reading import BlockDrafter
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,16 +236,29 @@ class DrafterDescriptor:
         name: unique name.
         seen: what its score for position k has seen.
         deterministic: True when drafts are a function of the prefix (then any trimming rule is lossless).
-        factory: called once as ``factory(limits, device)``.
+        factory: called once as ``factory(limits, device)``; a ``BlockDrafter`` is driven by the engine.
+        target: name of the one model it was made for; None drafts for any.
+        obstacle: called as ``obstacle(K)``; returns why the drafter cannot draft K tokens, such as weights
+            that are not there; an empty string where it can. None where there is nothing to ask.
     """
 
     name: str
     seen: Seen
     deterministic: bool
-    factory: Callable[[Limits, torch.device], Drafter] = field(repr=False)
+    factory: Callable[[Limits, torch.device], Drafter | BlockDrafter] = field(repr=False)
+    target: str | None = None
+    obstacle: Callable[[int], str] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         _check.name("DrafterDescriptor", self.name)
         _check.instance("DrafterDescriptor", "seen", self.seen, Seen)
         _check.instance("DrafterDescriptor", "deterministic", self.deterministic, bool)
         _check.callable_field("DrafterDescriptor", "factory", self.factory)
+        if self.target is not None:
+            _check.instance("DrafterDescriptor", "target", self.target, str)
+        if self.obstacle is not None:
+            _check.callable_field("DrafterDescriptor", "obstacle", self.obstacle)
+
+    def refusal(self, draft_tokens: int) -> str:
+        """Return why the drafter cannot draft K tokens here, an empty string where it can."""
+        return "" if self.obstacle is None else self.obstacle(draft_tokens)

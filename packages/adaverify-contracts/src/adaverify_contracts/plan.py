@@ -5,7 +5,7 @@ Arrays are NumPy and live on the host; nothing here touches a device.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +61,9 @@ class StepState:
             R + other_tokens.
         other_tokens: query tokens of co-scheduled prefill chunks; they cost and do not gain.
         kv_tokens: sum of the decode requests' KV lengths, for the context axis.
-        sampled: True when any decode request is sampled and not greedy.
+        sampled: True when trimming could change what any decode request emits: it is sampled, and not
+            accepted by equality.
+        sampled_requests: bool [R], which ones those are; None stands for all of them where ``sampled``.
         chunk_limit: largest number of logits rows in one chunk, or None.
     """
 
@@ -74,15 +76,21 @@ class StepState:
     kv_tokens: int = 0
     sampled: bool = False
     chunk_limit: int | None = None
+    sampled_requests: np.ndarray | None = None
+    # Summed once: a plan asks for it many times.
+    _total: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("slots", "generations", "scheduled"):
             _host.array("StepState", name, getattr(self, name), "i")
+        if self.sampled_requests is not None:
+            self._check_sampled(self.sampled_requests)
         _host.same_length(
             "StepState", {"slots": self.slots, "generations": self.generations, "scheduled": self.scheduled}
         )
         for name in ("step", "emitting", "other_tokens", "kv_tokens"):
             _host.count("StepState", name, getattr(self, name))
+        _host.flag("StepState", "sampled", self.sampled)
         _host.slots("StepState", self.slots)
         if self.emitting > self.certain_tokens:
             raise PlanError(
@@ -106,6 +114,23 @@ class StepState:
                 allowed="None or an int >= 1",
                 remedy="pass None when logits are not chunked",
             )
+        object.__setattr__(self, "_total", int(self.scheduled.sum()))
+
+    @property
+    def total_scheduled(self) -> int:
+        """Scheduled drafts of all requests, as they were when this state was made."""
+        return self._total
+
+    def _check_sampled(self, requests: np.ndarray) -> None:
+        _host.array("StepState", "sampled_requests", requests, "b")
+        _host.same_length("StepState", {"slots": self.slots, "sampled_requests": requests})
+        if bool(requests.any()) is not self.sampled:
+            raise PlanError(
+                "StepState.sampled and sampled_requests contradict each other",
+                arrived={"sampled": self.sampled, "sampled_requests": int(requests.sum())},
+                allowed="sampled exactly where any of sampled_requests is",
+                remedy="derive sampled from sampled_requests",
+            )
 
     @property
     def requests(self) -> int:
@@ -120,7 +145,7 @@ class StepState:
     @property
     def max_budget(self) -> int:
         """N = max(0, min(scheduled drafts, chunk limit - R)): the largest budget this step can run."""
-        total = int(self.scheduled.sum())
+        total = self._total
         if self.chunk_limit is not None:
             total = min(total, self.chunk_limit - self.requests)
         return max(0, total)
@@ -204,6 +229,10 @@ class StepOutcome:
         sampled: bool [R]; the request's regime.
         emitted: tokens emitted by the whole step, prefills included.
         seconds: wall time of the step, finite and >= 0, None when it was not measured.
+        keys: int64 [R], equal for requests with equal prompts, so that a held-out split keeps them together;
+            None where slot and generation have to tell requests apart.
+        judged: int64 [R], 0 .. drafted: leading drafts whose fate counts. Those behind an accepted end token
+            do not; None where all do.
     """
 
     step: int
@@ -217,17 +246,19 @@ class StepOutcome:
     sampled: np.ndarray
     emitted: int
     seconds: float | None
+    keys: np.ndarray | None = None
+    judged: np.ndarray | None = None
 
     def __post_init__(self) -> None:
-        for kind, names in (("i", _COUNTS), ("b", ("learn", "sampled"))):
+        given = tuple(name for name in ("keys", "judged") if getattr(self, name) is not None)
+        for kind, names in (("i", (*_COUNTS, *given)), ("b", ("learn", "sampled"))):
             for name in names:
                 _host.array("StepOutcome", name, getattr(self, name), kind)
         _host.array("StepOutcome", "scores", self.scores, "f", dims=2)
-        _host.same_length(
-            "StepOutcome", {name: getattr(self, name) for name in (*_COUNTS, "scores", "learn", "sampled")}
-        )
+        rows = (*_COUNTS, *given, "scores", "learn", "sampled")
+        _host.same_length("StepOutcome", {name: getattr(self, name) for name in rows})
         _host.count("StepOutcome", "step", self.step)
-        _host.count("StepOutcome", "emitted", self.emitted)
+        _host.count("StepOutcome", "emitted", self.emitted, int(self.accepted.sum()) + _host.MOST_REQUESTS)
         _host.slots("StepOutcome", self.slots)
         if self.seconds is not None and not _is_duration(self.seconds):
             raise PlanError(
@@ -243,8 +274,10 @@ class StepOutcome:
                 allowed=f"0 .. {self.scores.shape[1]}, the columns of scores",
                 remedy="report the scores of the drafts that this step scheduled",
             )
-        for low, high in (("accepted", "admitted"), ("admitted", "drafted")):
-            if (getattr(self, low) > getattr(self, high)).any() or (getattr(self, low) < 0).any():
+        pairs = (("accepted", "admitted"), ("admitted", "drafted"))
+        for low, high in pairs if self.judged is None else (*pairs, ("judged", "drafted")):
+            counts = getattr(self, low)
+            if len(counts) and (counts.min() < 0 or (counts > getattr(self, high)).any()):
                 raise PlanError(
                     f"StepOutcome.{low} is not within 0 .. {high}",
                     arrived={low: getattr(self, low).tolist(), high: getattr(self, high).tolist()},
@@ -254,10 +287,38 @@ class StepOutcome:
 
 
 @dataclass(frozen=True, slots=True)
+class RequestRows:
+    """What a step did to each decode request, in batch order; one entry a request in every field.
+
+    Attributes:
+        keys: what tells requests apart; equal for equal prompts where the engine says so.
+        drafted, admitted, accepted: draft tokens scheduled, verified and accepted.
+        judged: leading drafts whose fate counts: those behind an accepted end token do not.
+        learn: False keeps a request out of calibration.
+        sampled: its regime.
+        scores: the drafter's K raw scores, rounded to 1e-4; None where one is no finite number.
+    """
+
+    keys: tuple[int, ...]
+    drafted: tuple[int, ...]
+    admitted: tuple[int, ...]
+    accepted: tuple[int, ...]
+    judged: tuple[int, ...]
+    learn: tuple[bool, ...]
+    sampled: tuple[bool, ...]
+    scores: tuple[tuple[float | None, ...], ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready dictionary."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
+
+@dataclass(frozen=True, slots=True)
 class StepRecord:
     """One line of the trace: plan, reason, predicted and realised. Plain values only.
 
-    ``planned`` and ``verified`` are both kept: a difference is an error that ``fallbacks`` names.
+    ``planned`` and ``verified`` are both kept: a difference is an error that ``fallbacks`` names. ``rows`` is
+    None where nobody listens, and in records of a version that had none.
     """
 
     step: int
@@ -280,7 +341,10 @@ class StepRecord:
     lag: int | None
     digest: str
     fallbacks: tuple[str, ...] = field(default=())
+    rows: RequestRows | None = field(default=None)
 
     def as_dict(self) -> dict[str, Any]:
         """Return a JSON-ready dictionary."""
-        return asdict(self)
+        # Not asdict, which would visit every score of every request.
+        plain = {item.name: getattr(self, item.name) for item in fields(self)}
+        return plain | {"rows": None if self.rows is None else self.rows.as_dict()}

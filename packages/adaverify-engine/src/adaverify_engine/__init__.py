@@ -3,7 +3,13 @@
 from adaverify_engine.compare import Comparison, Divergence, ModeResult, compare
 from adaverify_engine.engine import Engine
 from adaverify_engine.options import EngineOptions, Sampling
-from adaverify_engine.profiling import check_cost_table, fingerprint, grid_for, profile_engine
+from adaverify_engine.profiling import (
+    check_cost_table,
+    fingerprint,
+    grid_for,
+    profile_drafting,
+    profile_engine,
+)
 from adaverify_engine.request import Completion, Event, FinishReason
 from adaverify_engine.stats import EngineStats
 
@@ -22,5 +28,6 @@ __all__ = [
     "compare",
     "fingerprint",
     "grid_for",
+    "profile_drafting",
     "profile_engine",
 ]

@@ -84,6 +84,8 @@ class Ahead:
             self.verifier.manager.note(step, "replay-missed-drafter")
         elif any(request.sampling.logprobs for request in work.decode):
             self.verifier.manager.note(step, "replay-missed-logprobs")
+        elif any(request.sampling.penalised for request in work.decode):
+            self.verifier.manager.note(step, "replay-missed-penalties")
         else:
             return True
         return False
@@ -93,18 +95,22 @@ class Ahead:
         clock.mark("forward")
         requests = finished.ticket.requests
         alive = np.array([request.finished is None for request in requests], dtype=bool)
+        judged = finished.ticket.state.scheduled.copy()
         with self.whole():
-            events = self._hand_out(finished, stats)
+            events = self._hand_out(finished, stats, judged)
             self.pipeline.drop()
         clock.mark("accept")
-        outcome = _outcome(finished, alive, sum(len(event.tokens) for event in events))
+        outcome = _outcome(finished, alive, judged, sum(len(event.tokens) for event in events))
         self.verifier.observe(outcome, finished.ticket.plan)
         stats.count(outcome, alive)
         clock.mark("observe")
         return events
 
-    def _hand_out(self, finished: Finished, stats: EngineStats) -> list[Event]:
-        """Move every request on; rows of requests that ended in the step before are dropped."""
+    def _hand_out(self, finished: Finished, stats: EngineStats, judged: np.ndarray) -> list[Event]:
+        """Move every request on; rows of requests that ended in the step before are dropped.
+
+        ``judged`` int64 [R], the drafts scheduled, is cut where an accepted one ended its request.
+        """
         results = finished.results
         decided = Decided(results.accepted.tolist(), results.tokens.tolist(), [], results.gaps.tolist())
         events = []
@@ -117,6 +123,7 @@ class Ahead:
             request.steps += 1
             event, cut = emit(request, decided, index, None)
             events.append(event)
+            judged[index] = event.judged(int(judged[index]), count - 1)
             stats.discarded += cut
             if event.finished is None:
                 self.drafts.advanced(request.slot, count)
@@ -126,7 +133,7 @@ class Ahead:
         return events
 
 
-def _outcome(finished: Finished, alive: np.ndarray, emitted: int) -> StepOutcome:
+def _outcome(finished: Finished, alive: np.ndarray, judged: np.ndarray, emitted: int) -> StepOutcome:
     ticket, results = finished.ticket, finished.results
     requests = ticket.requests
     return StepOutcome(
@@ -138,8 +145,10 @@ def _outcome(finished: Finished, alive: np.ndarray, emitted: int) -> StepOutcome
         accepted=results.accepted,
         scores=results.scores,
         # A request that had ended stands on tokens nobody was given: its labels are of another law.
-        learn=alive & np.array([request.sampling.learn for request in requests], dtype=bool),
+        learn=alive & np.array([request.sampling.teaches for request in requests], dtype=bool),
         sampled=np.array([not request.sampling.greedy for request in requests], dtype=bool),
         emitted=emitted,
         seconds=finished.seconds,
+        keys=np.array([request.key for request in requests], dtype=np.int64),
+        judged=judged,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -23,11 +23,11 @@ Progress = Callable[[int, int, str], None]
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """Where a mode's greedy tokens leave the baseline's.
+    """Where a mode's tokens leave the baseline's, of a request that is greedy or trim-invariant.
 
     Attributes:
         mode: the mode that differs; prompt: index of the prompt; position: first differing output token.
-        gap: best minus second-best logit there, in the baseline.
+        gap: best minus second-best logit there, in the baseline; NaN where the token was drawn.
         near_tie: whether the gap is below the comparison's threshold, so that rounding explains it.
     """
 
@@ -64,8 +64,8 @@ class Comparison:
     Attributes:
         baseline: mode that the others are held against.
         results: by mode.
-        compared: greedy prompts whose tokens were compared, for each mode but the baseline; 0 where one mode
-            ran.
+        compared: greedy and trim-invariant prompts, whose tokens were compared, for each mode but the
+            baseline; 0 where one mode ran.
         divergences: all differences; those that are no near-tie are failures.
         threshold: gap below which a difference counts as a near-tie.
         completions: of the baseline's last round, in prompt order.
@@ -143,6 +143,8 @@ def compare(
     """
     asked = [sampling] * len(prompts) if isinstance(sampling, Sampling) else list(sampling)
     _check(engines, prompts, asked, rounds, warmup)
+    # Nobody reads the pieces here; decoding them would be timed as part of every mode.
+    asked = [replace(one, stream=False) for one in asked]
     speeds: dict[str, list[float]] = {mode: [] for mode in engines}
     latest: dict[str, list[Completion]] = {}
     differences: dict[tuple[str, int], Divergence] = {}
@@ -165,7 +167,7 @@ def compare(
     return Comparison(
         baseline=modes[0],
         results={mode: _result(mode, speeds[mode], engines[mode].stats) for mode in modes},
-        compared=sum(one.greedy for one in asked) if len(modes) > 1 else 0,
+        compared=sum(not one.trim_sensitive for one in asked) if len(modes) > 1 else 0,
         divergences=tuple(differences.values()),
         threshold=threshold,
         completions=tuple(latest[modes[0]]),
@@ -204,7 +206,7 @@ def _differences(
         for prompt, one in enumerate(sampling):
             baseline = latest[modes[0]][prompt]
             position = first_difference(baseline, latest[mode][prompt])
-            if position is None or not one.greedy:
+            if position is None or one.trim_sensitive:
                 continue
             # Equal tokens and unequal lengths have no gap to excuse them.
             gap = baseline.gaps[position] if position < len(baseline.tokens) else float("inf")

@@ -35,33 +35,51 @@ def emit(request: Request, decided: Decided, index: int, logits: torch.Tensor | 
     log-probabilities.
     """
     count = decided.accepted[index] + 1
-    emitted: list[int] = []
-    for place in range(count):
-        token = decided.tokens[index][place]
-        emitted.append(token)
-        request.tokens.append(token)
-        greedy = request.sampling.greedy
-        request.gaps.append(decided.gaps[index][place] if greedy else float("nan"))
-        if logits is not None and request.sampling.logprobs:
-            row = logits[decided.rows[index][place]]
-            request.logprobs.append(float(row[token] - row.logsumexp(0)))
-        request.finished = _ending(request, token)
-        if request.finished is not None:
-            break
-    piece = request.text.take(final=request.finished is not None)
-    return Event(request.id, tuple(emitted), piece, request.finished), count - len(emitted)
-
-
-def _ending(request: Request, token: int) -> FinishReason | None:
-    if token in request.stop_tokens:
-        return FinishReason.STOP_TOKEN
+    emitted = _kept(request, decided.tokens[index][:count])
+    kept = len(emitted)
+    request.tokens += emitted
+    request.gaps += decided.gaps[index][:kept] if request.sampling.greedy else [float("nan")] * kept
+    if logits is not None and request.sampling.logprobs:
+        for row, token in zip(decided.rows[index], emitted, strict=False):
+            request.logprobs.append(float(logits[row][token] - logits[row].logsumexp(0)))
+    piece = ""
     try:
-        stopped = request.text.push(token)
-    except Exception as error:  # noqa: BLE001 - this request ends here, its batch mates go on
-        request.error = f"{type(error).__name__}: {error}"
-        return FinishReason.FAILED
-    if stopped:
-        return FinishReason.STOP_TEXT
-    if request.output_len >= request.max_output:
-        return FinishReason.LENGTH
-    return None
+        piece = request.text.take(final=request.finished is not None)
+    except Exception as error:  # noqa: BLE001 - as in _watched
+        _fail(request, error)
+    return Event(request.id, tuple(emitted), piece, request.finished), count - kept
+
+
+def _kept(request: Request, tokens: list[int]) -> list[int]:
+    """Return ``tokens`` up to the one that ends the request, and set its finish reason there."""
+    room = request.max_output - request.output_len
+    if len(tokens) >= room:
+        tokens, request.finished = tokens[:room], FinishReason.LENGTH
+    if not request.stop_tokens.isdisjoint(tokens):
+        end = next(place for place, token in enumerate(tokens) if token in request.stop_tokens)
+        tokens, request.finished = tokens[: end + 1], FinishReason.STOP_TOKEN
+    if request.text.watches:
+        return _watched(request, tokens)
+    # A stop token has no text; a request without stop texts is decoded when its text is taken.
+    request.text.extend(tokens[:-1] if request.finished is FinishReason.STOP_TOKEN else tokens)
+    return tokens
+
+
+def _watched(request: Request, tokens: list[int]) -> list[int]:
+    """Return ``tokens`` up to the one that completes a stop text."""
+    texts = len(tokens) - (request.finished is FinishReason.STOP_TOKEN)
+    for place, token in enumerate(tokens[:texts]):
+        try:
+            stopped = request.text.push(token)
+        except Exception as error:  # noqa: BLE001 - this request ends here, its batch mates go on
+            _fail(request, error)
+            return tokens[: place + 1]
+        if stopped:
+            request.finished = FinishReason.STOP_TEXT
+            return tokens[: place + 1]
+    return tokens
+
+
+def _fail(request: Request, error: Exception) -> None:
+    request.error = f"{type(error).__name__}: {error}"
+    request.finished = FinishReason.FAILED

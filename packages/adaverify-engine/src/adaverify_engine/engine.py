@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from adaverify_contracts import (
+    BlockDrafter,
     DeviceDrafter,
     DraftBatch,
     Drafter,
@@ -22,11 +23,12 @@ from adaverify_contracts import (
 )
 from adaverify_engine.ahead import Ahead
 from adaverify_engine.draft_source import DraftSource
+from adaverify_engine.drafters.reading import ReadingDrafter
 from adaverify_engine.emission import Decided, emit
-from adaverify_engine.executor import Executor
+from adaverify_engine.executor import Executor, Passed
 from adaverify_engine.options import EngineOptions, Sampling
 from adaverify_engine.pipeline import DecodePipeline
-from adaverify_engine.request import Completion, Event, Request, require_prompt
+from adaverify_engine.request import Completion, Event, Request, prompt_key, require_prompt
 from adaverify_engine.scheduler import Scheduler, Work
 from adaverify_engine.stats import EngineStats, PhaseClock
 from adaverify_engine.text import Detokenizer
@@ -57,15 +59,15 @@ class Engine:
     Args:
         model: target and tokenizer, on ``options.device`` in ``options.dtype``.
         verifier: assembled for ``options.limits``.
-        drafter: made for ``options.limits``.
+        drafter: made for ``options.limits``; a ``BlockDrafter`` is bound to the model here.
         options: sizes.
 
     Raises:
-        EngineError: the verifier or the model does not fit the options.
+        EngineError: the verifier or the model does not fit the options, or the drafter not the model.
     """
 
     def __init__(
-        self, model: LoadedModel, verifier: Verifier, drafter: Drafter, options: EngineOptions
+        self, model: LoadedModel, verifier: Verifier, drafter: Drafter | BlockDrafter, options: EngineOptions
     ) -> None:
         geometry = model.model.geometry
         if verifier.limits != options.limits:
@@ -83,12 +85,16 @@ class Engine:
                 remedy="lower max_model_len",
             )
         self._model, self._verifier, self._options = model, verifier, options
-        self._drafts = DraftSource(drafter, options, geometry.vocabulary)
         self._geometry = geometry
         self._torn = False
         self._ahead: Ahead | None = None
         self._executor = Executor(model.model, options)
         self._scheduler = Scheduler(options)
+        if isinstance(drafter, BlockDrafter):
+            reads = verifier.manager.mode != "none" and options.draft_tokens > 0
+            drafter = ReadingDrafter(drafter, self._executor, reads=reads)
+        self._reader = drafter if isinstance(drafter, ReadingDrafter) else None
+        self._drafts = DraftSource(drafter, options, geometry.vocabulary)
         self._done: dict[int, Completion] = {}
         self._next_id = 0
         self._step = 0
@@ -165,7 +171,8 @@ class Engine:
             sampling=sampling,
             stop_tokens=frozenset(stops),
             noise=None if sampling.greedy else self._noise(sampling, output),
-            text=Detokenizer(self._model.tokenizer, sampling.stop_texts),
+            text=Detokenizer(self._model.tokenizer, sampling.stop_texts, stream=sampling.stream),
+            key=prompt_key(tokens),
         )
         self._scheduler.submit(request)
         self._next_id += 1
@@ -187,7 +194,8 @@ class Engine:
         """Capture whole decode steps: from now on one is a single replay; None when nothing captures.
 
         The verifier must capture and the drafter propose on the device (``DeviceDrafter``). Prompts, requests
-        that want log-probabilities and sizes without a graph still run eagerly, counted by reason.
+        that want log-probabilities or have penalties, and sizes without a graph still run eagerly, counted by
+        reason.
 
         Args:
             progress: called as ``progress(done, total, key)`` before each size.
@@ -218,6 +226,9 @@ class Engine:
             started = self._scheduler.admit()
         for request in started:
             self._drafts.start(request.slot, request.tokens)
+            if self._reader is not None:
+                pages = self._scheduler.block_table[request.slot]
+                self._reader.place(request.slot, pages, request.sampling.temperature)
         work = self._scheduler.work()
         if self._ahead is not None:
             replayed, launched = self._ahead.step(self._step, work, self.stats, clock)
@@ -233,12 +244,12 @@ class Engine:
         clock.mark("plan")
         table = self._scheduler.block_table
         longest = max((r.computed + 1 + self._options.draft_tokens for r in work.decode), default=0)
-        logits = self._executor.forward(work, staged, plan, table, longest)
+        passed = self._executor.forward(work, staged, plan, table, longest)
         clock.mark("forward")
         judged = work.decode + tuple(chunk.request for chunk in work.finals)
-        decided, admitted = self._judge(logits, judged, batch, staged)
+        decided, admitted = self._judge(passed.logits, judged, batch, staged)
         with self._whole():
-            events = self._advance(work, judged, decided, logits)
+            events = self._advance(work, judged, decided, passed)
         clock.mark("accept")
         self._observe(state, plan, batch, admitted, decided, judged, events, clock.elapsed)
         clock.mark("observe")
@@ -275,11 +286,12 @@ class Engine:
         """Return whether this step drafts; asked once a step, and never in mode ``none``."""
         if not work.decode or self._options.draft_tokens == 0:
             return False
-        wanted, _ = self._verifier.manager.draft_next(len(work.decode), _kv_tokens(work))
+        wanted, _ = self._verifier.manager.draft_next(len(work.decode), work.kv_tokens)
         return wanted
 
     def _state(self, work: Work, batch: DraftBatch) -> StepState:
         slots = np.array([request.slot for request in work.decode], dtype=np.int64)
+        sensitive = np.array([request.sampling.trim_sensitive for request in work.decode], dtype=bool)
         return StepState(
             step=self._step,
             slots=slots,
@@ -287,8 +299,9 @@ class Engine:
             scheduled=batch.scheduled,
             emitting=len(work.decode) + len(work.finals),
             other_tokens=sum(chunk.length for chunk in work.chunks),
-            kv_tokens=_kv_tokens(work),
-            sampled=any(not request.sampling.greedy for request in work.decode),
+            kv_tokens=work.kv_tokens,
+            sampled=bool(sensitive.any()),
+            sampled_requests=sensitive,
         )
 
     def _plan(self, work: Work, batch: DraftBatch, state: StepState) -> tuple[Plan, Staged | None]:
@@ -323,18 +336,21 @@ class Engine:
         return Decided.of(verdict), admitted
 
     def _advance(
-        self, work: Work, judged: tuple[Request, ...], decided: Decided, logits: torch.Tensor
+        self, work: Work, judged: tuple[Request, ...], decided: Decided, passed: Passed
     ) -> list[Event]:
-        """Move every request on: KV lengths, tokens, drafter, slots."""
+        """Move every request on: KV lengths, tokens, features, drafter, slots."""
         for chunk in work.chunks:
             chunk.request.computed += chunk.length
             self.stats.prompt_tokens += chunk.length
+        if self._reader is not None and passed.features is not None:
+            last = [decided.rows[index][count] for index, count in enumerate(decided.accepted)]
+            self._reader.keep([request.slot for request in judged], passed.features, last)
         events = []
         for index, request in enumerate(judged):
             if index < len(work.decode):
                 request.computed += 1 + decided.accepted[index]
                 request.steps += 1
-            event, cut = emit(request, decided, index, logits)
+            event, cut = emit(request, decided, index, passed.logits)
             events.append(event)
             self.stats.discarded += cut
             if event.finished is None:
@@ -371,17 +387,14 @@ class Engine:
             admitted=admitted[:rows],
             accepted=accepted,
             scores=batch.scores.cpu().numpy(),
-            learn=np.array([request.sampling.learn for request in judged[:rows]], dtype=bool),
+            learn=np.array([request.sampling.teaches for request in judged[:rows]], dtype=bool),
             sampled=np.array([not request.sampling.greedy for request in judged[:rows]], dtype=bool),
             emitted=sum(len(event.tokens) for event in events),
             seconds=seconds,
+            keys=np.array([request.key for request in judged[:rows]], dtype=np.int64),
+            judged=np.array(list(map(Event.judged, events, batch.scheduled, accepted)), dtype=np.int64),
         )
         for name in (*self._drafts.take_faults(), *self._executor.attention.take_fallbacks()):
             self._verifier.manager.note(state.step, name)
         self._verifier.observe(outcome, plan)
         self.stats.count(outcome, np.ones(rows, dtype=bool))
-
-
-def _kv_tokens(work: Work) -> int:
-    """Return the KV lengths of the decode requests, certain tokens included, summed."""
-    return sum(request.computed + 1 for request in work.decode)

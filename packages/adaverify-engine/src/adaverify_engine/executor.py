@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from adaverify_contracts import DraftBatch, Plan, TargetModel
+from adaverify_contracts import DraftBatch, Plan, TappedModel, TargetModel
 from adaverify_engine.acceptance import Sequences, Verdict, judge
 from adaverify_engine.attention import ChunkAttention, DecodeAttentionChoice, StepAttention
 from adaverify_engine.cache import PagedCache
 from adaverify_engine.inputs import StepBuffers, TokenInputs, prefill_tokens
 from adaverify_engine.options import EngineOptions
+from adaverify_engine.penalties import penalised
 from adaverify_engine.request import Request
 from adaverify_engine.scheduler import Work
 
 if TYPE_CHECKING:
     from adaverify_runtime import Staged
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """What one model pass gave, row by row.
+
+    Attributes:
+        logits: float32 [N, vocabulary].
+        features: [N, F] of the same positions, in the model's dtype; None where nobody reads them.
+    """
+
+    logits: torch.Tensor
+    features: torch.Tensor | None = None
 
 
 class Executor:
@@ -37,16 +52,21 @@ class Executor:
         self._model, self._options = model, options
         self._device = torch.device(options.device)
         self._group = geometry.heads // geometry.kv_heads
+        self._taps: tuple[int, ...] = ()
         self.cache = PagedCache(
             geometry, options.pool_pages, options.page_size, getattr(torch, options.dtype), self._device
         )
         self.attention = DecodeAttentionChoice(geometry, options.limits, self.cache)
         self.buffers = StepBuffers(options.limits, self._device)
 
+    def read(self, taps: tuple[int, ...]) -> None:
+        """From now on return the features of the layers ``taps`` with every pass (``TappedModel``)."""
+        self._taps = taps
+
     def forward(
         self, work: Work, staged: Staged | None, plan: Plan, table: np.ndarray, longest: int
-    ) -> torch.Tensor:
-        """Run the model once; return float32 logits [decode tokens + finishing prefills, vocabulary].
+    ) -> Passed:
+        """Run the model once; return logits and features of [decode tokens + finishing prefills].
 
         No rows when no token of this step decides anything (prompts that go on).
 
@@ -75,19 +95,32 @@ class Executor:
             for chunk in work.chunks
         ]
         attend = StepAttention(self.cache, inputs.slots, decode, width, chunks)
-        hidden = self._model.forward(inputs.ids, inputs.positions, attend)
-        deciding = self._deciding(hidden, work, width)
-        if not len(deciding):
-            return torch.zeros((0, self._model.geometry.vocabulary), device=self._device)
-        return self._model.logits(deciding)
+        hidden, features = self._pass(inputs, attend)
+        if not work.chunks:
+            return Passed(self._model.logits(hidden), features)
+        deciding = self._deciding(work, width)
+        if not deciding:
+            return Passed(torch.zeros((0, self._model.geometry.vocabulary), device=self._device))
+        at = torch.tensor(deciding, dtype=torch.int64, device=self._device)
+        return Passed(self._model.logits(hidden[at]), None if features is None else features[at])
+
+    @property
+    def model(self) -> TargetModel:
+        """The target."""
+        return self._model
+
+    @property
+    def options(self) -> EngineOptions:
+        """Sizes of the engine."""
+        return self._options
 
     @property
     def vocabulary(self) -> int:
         """Token ids of the model."""
         return self._model.geometry.vocabulary
 
-    def decode_logits(self, staged: Staged, kv_lens: torch.Tensor, block_table: torch.Tensor) -> torch.Tensor:
-        """Run the model once over a step's decode tokens; return float32 logits [padded tokens, vocabulary].
+    def decode(self, staged: Staged, kv_lens: torch.Tensor, block_table: torch.Tensor) -> Passed:
+        """Run the model once over a step's decode tokens; return logits and features of all padded tokens.
 
         Reads device tensors only, on an accelerator, and may be captured there.
 
@@ -105,7 +138,8 @@ class Executor:
             max_kv_len=limits.max_kv_len,
         )
         attend = StepAttention(self.cache, inputs.slots, decode, len(inputs.ids), ())
-        return self._model.logits(self._model.forward(inputs.ids, inputs.positions, attend))
+        hidden, features = self._pass(inputs, attend)
+        return Passed(self._model.logits(hidden), features)
 
     def judge(
         self,
@@ -127,16 +161,27 @@ class Executor:
         drafts = torch.full((len(requests), width), -1, dtype=torch.int64, device=self._device)
         drafts[:decode] = batch.tokens
         sampled = any(not request.sampling.greedy for request in requests)
+        by_equality = [not request.sampling.trim_sensitive for request in requests]
+        drawn = batch.probabilities is not None and not all(by_equality)
+        logits = penalised(logits, requests, start, admitted, drafts)
         sequences = Sequences(
             start=start,
             admitted=admitted,
             drafts=drafts,
-            draft_law=_extended(batch.probabilities, finals),
+            draft_law=_extended(batch.probabilities, finals) if drawn else None,
             temperature=self._column([request.sampling.temperature for request in requests]),
             top_p=self._column([request.sampling.top_p for request in requests]),
             noise=torch.from_numpy(_noise(requests, width)).to(self._device),
+            by_equality=torch.tensor(by_equality, device=self._device) if drawn else None,
         )
         return judge(logits, sequences, sampled=sampled), admitted.cpu().numpy()
+
+    def _pass(self, inputs: TokenInputs, attend: StepAttention) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Return hidden states [T, hidden] and, where somebody reads them, features [T, F]."""
+        if not self._taps:
+            return self._model.forward(inputs.ids, inputs.positions, attend), None
+        assert isinstance(self._model, TappedModel)  # noqa: S101 - whoever set the taps has checked
+        return self._model.forward_tapped(inputs.ids, inputs.positions, attend, self._taps)
 
     def _longest_query(self, staged: Staged, plan: Plan) -> int:
         if self._device.type == "cpu":
@@ -148,16 +193,14 @@ class Executor:
         prompt = prefill_tokens(work.chunks, table, self._options.page_size, self._device)
         return prompt if inputs is None else inputs.joined(prompt)
 
-    def _deciding(self, hidden: torch.Tensor, work: Work, width: int) -> torch.Tensor:
-        """Return the hidden states that may emit: all decode tokens, the last of each finishing prefill."""
-        if not work.chunks:
-            return hidden
+    def _deciding(self, work: Work, width: int) -> list[int]:
+        """Return the tokens that may emit: all decode tokens, the last of each finishing prefill."""
         rows, at = list(range(width)), width
         for chunk in work.chunks:
             at += chunk.length
             if chunk.final:
                 rows.append(at - 1)
-        return hidden[torch.tensor(rows, dtype=torch.int64, device=hidden.device)]
+        return rows
 
     def _column(self, values: list[float]) -> torch.Tensor:
         return torch.tensor(values, dtype=torch.float32, device=self._device)

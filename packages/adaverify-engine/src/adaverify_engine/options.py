@@ -110,7 +110,17 @@ class Sampling:
         stop_texts: texts that end the request; the text is cut before them.
         ignore_stop_tokens: True runs past the model's own stop tokens (benchmarks).
         learn: False keeps this request out of calibration.
-        logprobs: True records the log-probability of every emitted token under the unscaled model law.
+        logprobs: True records the log-probability of every emitted token under the model's own law: no
+            temperature, no nucleus, no penalty.
+        stream: False leaves the text out of all events but the last, and decodes it once, there.
+        trim_invariant: True accepts a draft only if it equals the token that the target draws with the noise
+            of its position. The text is then the same whatever is drafted and verified, token for token, and
+            not in its law alone. Costs accepted drafts with a drafter that draws; with one that is
+            deterministic every request is judged so.
+        repetition_penalty: > 0; divides the positive logits of tokens of prompt and output and multiplies the
+            negative ones; 1 changes nothing.
+        presence_penalty: subtracted once from the logit of each token of the output.
+        frequency_penalty: subtracted for each time the token stands in the output.
 
     Raises:
         EngineError: a field is out of range.
@@ -125,6 +135,11 @@ class Sampling:
     ignore_stop_tokens: bool = False
     learn: bool = True
     logprobs: bool = False
+    stream: bool = True
+    trim_invariant: bool = False
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
 
     def __post_init__(self) -> None:
         heat, mass = self.temperature, self.top_p
@@ -136,6 +151,14 @@ class Sampling:
             "a finite number >= 0 (0 is greedy)",
         )
         _require_real("Sampling", "top_p", mass, _is_real(mass) and 0.0 < mass <= 1.0, "0 < top_p <= 1")
+        if not isinstance(self.trim_invariant, bool):
+            _require_real("Sampling", "trim_invariant", self.trim_invariant, False, "True or False")
+        factor = self.repetition_penalty
+        fits = _is_real(factor) and factor > 0.0
+        _require_real("Sampling", "repetition_penalty", factor, fits, "a finite number > 0 (1 is none)")
+        for name in ("presence_penalty", "frequency_penalty"):
+            value = getattr(self, name)
+            _require_real("Sampling", name, value, _is_real(value), "a finite number (0 is none)")
         _require_int("Sampling", "max_tokens", self.max_tokens, 1)
         if self.seed is not None:
             _require_int("Sampling", "seed", self.seed, 0)
@@ -154,6 +177,22 @@ class Sampling:
     def greedy(self) -> bool:
         """Whether every token is the argmax."""
         return self.temperature == 0.0
+
+    @property
+    def trim_sensitive(self) -> bool:
+        """Whether an unsafe trimming rule could change what is emitted: sampled, and not by equality."""
+        return not self.greedy and not self.trim_invariant
+
+    @property
+    def penalised(self) -> bool:
+        """Whether the logits are changed before they decide."""
+        penalties = (self.repetition_penalty, self.presence_penalty, self.frequency_penalty)
+        return penalties != (1.0, 0.0, 0.0)
+
+    @property
+    def teaches(self) -> bool:
+        """Whether labels may calibrate: wanted, and of a law that the drafter can know of (no penalty)."""
+        return self.learn and not self.penalised
 
 
 def _is_real(value: object) -> bool:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from adaverify_contracts import DeviceDrafter, EngineError, GraphKey, Plan, StepState
+from adaverify_engine.drafters.reading import ReadingDrafter
 from adaverify_engine.executor import Executor
 from adaverify_engine.options import EngineOptions
 from adaverify_engine.request import Request
@@ -175,6 +176,9 @@ class DecodePipeline:
         for slot in range(requests):
             self.forget(slot)
         self._slots.open(requests, context + 2, table)
+        if isinstance(self._drafter, ReadingDrafter):
+            for slot in range(requests):
+                self._drafter.place(slot, table[slot])
         self._drafter.state.length[:requests].fill_(context + 1)
         self._drafter.state.history[:requests].fill_(1)
         self._synchronise()
@@ -201,6 +205,7 @@ class DecodePipeline:
 
     def _state(self, step: int, requests: tuple[Request, ...], generations: np.ndarray) -> StepState:
         slots = np.array([request.slot for request in requests], dtype=np.int64)
+        sensitive = np.array([request.sampling.trim_sensitive for request in requests], dtype=bool)
         width = self._options.draft_tokens if self._drafting else 0
         return StepState(
             step=step,
@@ -210,5 +215,6 @@ class DecodePipeline:
             emitting=len(requests),
             other_tokens=0,
             kv_tokens=sum(request.computed + 1 for request in requests),
-            sampled=any(not request.sampling.greedy for request in requests),
+            sampled=bool(sensitive.any()),
+            sampled_requests=sensitive,
         )

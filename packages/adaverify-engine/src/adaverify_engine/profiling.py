@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -10,6 +12,7 @@ import numpy as np
 import torch
 
 from adaverify_contracts import Capability, DraftBatch, EngineError, ModelGeometry, Plan, PlanState, StepState
+from adaverify_engine.drafters.reading import ReadingDrafter
 from adaverify_engine.engine import Engine
 from adaverify_engine.options import EngineOptions, Sampling
 from adaverify_engine.pipeline import DecodePipeline
@@ -28,6 +31,8 @@ from adaverify_verification import (
 if TYPE_CHECKING:
     from adaverify_runtime import Staged
 
+_log = logging.getLogger(__name__)
+
 REPLAYS = 4
 """Replays timed together, so that the host's launches hide behind the device's work, as in service."""
 TOKENS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
@@ -39,6 +44,7 @@ def fingerprint(
     options: EngineOptions,
     capability: Capability,
     ladder: tuple[int, ...] = (),
+    drafter: str = "",
 ) -> Fingerprint:
     """Return the setup that a cost table of such an engine belongs to.
 
@@ -47,6 +53,7 @@ def fingerprint(
         options: of the engine.
         capability: of the device.
         ladder: token counts that are captured; none in eager mode.
+        drafter: its name; its time is in the table.
     """
     return Fingerprint.of(
         device=capability.device_name,
@@ -58,6 +65,7 @@ def fingerprint(
         dtype=options.dtype,
         threads=torch.get_num_threads(),
         page_size=options.page_size,
+        drafter=drafter,
     )
 
 
@@ -118,11 +126,9 @@ def profile_engine(
     table = profile_cost(
         runner.step,
         grid_for(engine.options, ladder=engine.verifier.tiers) if grid is None else grid,
-        fingerprint(
-            engine.model.model.geometry, engine.options, engine.verifier.capability, engine.verifier.tiers
-        ),
+        _setup(engine),
         # A captured step drafts inside its graph, so its time holds the drafting.
-        measure_draft=runner.draft if engine.options.draft_tokens and engine.pipeline is None else None,
+        measure_draft=runner.draft if engine.pipeline is None and runner.drafts() else None,
         progress=progress,
     )
     runner.close()
@@ -151,6 +157,46 @@ def check_cost_table(engine: Engine, table: CostTable) -> TableCheck:
     return check_table(
         table, measure, max_requests=options.max_requests, max_context=_longest_context(options)
     )
+
+
+def profile_drafting(engine: Engine, table: CostTable, *, repeats: int = 5) -> CostTable:
+    """Return ``table`` with this engine's drafting time and setup in place of its own.
+
+    For engines that differ in the drafter alone and run their steps eagerly: there the table prices drafting
+    apart, in a captured step it is inside.
+
+    Args:
+        engine: an idle engine whose steps are not captured.
+        table: of the other engine.
+        repeats: recorded rounds.
+
+    Raises:
+        EngineError: the engine is busy, or its steps are captured.
+    """
+    _require_idle(engine)
+    if engine.pipeline is not None:
+        raise EngineError(
+            "the drafting of captured steps cannot be measured apart",
+            allowed="an engine that runs its steps eagerly",
+            remedy="profile the whole engine",
+        )
+    runner, counts = _Runner(engine), sorted({curve.requests for curve in table.curves})
+    counts = [count for count in counts if count <= engine.options.max_requests]
+    times: dict[int, list[float]] = {count: [] for count in counts}
+    for _ in range(1 + repeats if runner.drafts() else 0):
+        for count in counts:
+            times[count].append(runner.draft(count))
+    runner.close()
+    # The first round warms up. The fastest: whatever disturbs a run only ever adds time.
+    draft = tuple((count, min(found[1:])) for count, found in times.items() if found)
+    return replace(table, fingerprint=_setup(engine), draft=draft)
+
+
+def _setup(engine: Engine) -> Fingerprint:
+    verifier = engine.verifier
+    drafter = next((one.name for one in verifier.report.drafters if one.chosen), "")
+    geometry = engine.model.model.geometry
+    return fingerprint(geometry, engine.options, verifier.capability, verifier.tiers, drafter)
 
 
 def _require_idle(engine: Engine) -> None:
@@ -185,8 +231,8 @@ class _Runner:
         plan, staged = self._stage(work, drafts, table)
         executor = self._engine.executor
         longest = context + 1 + self._engine.options.draft_tokens
-        logits = executor.forward(work, staged, plan, table, longest)
-        verdict, _ = executor.judge(logits, work.decode, drafts, staged)
+        passed = executor.forward(work, staged, plan, table, longest)
+        verdict, _ = executor.judge(passed.logits, work.decode, drafts, staged)
         verdict.accepted.tolist()
         return perf_counter() - begin
 
@@ -208,12 +254,25 @@ class _Runner:
             steps.append((state, manager.apply(state, manager.export(plan))))
         return pipeline.time(steps, context, table)
 
+    def drafts(self) -> bool:
+        """Return whether there is any drafting to time; one that fails costs the table its price only."""
+        if not self._engine.options.draft_tokens:
+            return False
+        try:
+            self.draft(1)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a step without drafts is still a step
+            _log.warning("drafting is not priced, the drafter failed: %s: %s", type(error).__name__, error)
+            return False
+        return True
+
     def draft(self, requests: int) -> float:
         """Return seconds of proposing for ``requests`` requests."""
         drafter, limits = self._engine.drafter, self._engine.options.limits
         while self._drafting < requests:
             prompt = self._random.integers(0, self._ids, size=min(256, limits.max_model_len - 1))
             drafter.start(self._drafting, prompt.tolist())
+            if isinstance(drafter, ReadingDrafter):
+                drafter.place(self._drafting, _home_pages(self._engine.options, self._drafting))
             self._drafting += 1
         room = np.full(requests, limits.draft_tokens, dtype=np.int64)
         begin = perf_counter()
@@ -317,6 +376,13 @@ def _forced_plan(state: StepState, budget: int, tiers: tuple[int, ...] = ()) -> 
         lag=None,
         digest=0,
     )
+
+
+def _home_pages(options: EngineOptions, slot: int) -> np.ndarray:
+    """Return int32 [W]: pages in a run, as a slot's own usually are, within the pool."""
+    width = options.limits.table_width
+    pages = 1 + (slot * width + np.arange(width)) % (options.pool_pages - 1)
+    return pages.astype(np.int32)
 
 
 def _longest_context(options: EngineOptions) -> int:

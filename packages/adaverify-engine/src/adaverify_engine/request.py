@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -37,6 +38,14 @@ class Event:
     text: str
     finished: FinishReason | None
 
+    def judged(self, drafted: int, accepted: int) -> int:
+        """Return how many leading drafts count for calibration: all, or up to an accepted end token.
+
+        Whether the target would go on with the drafts behind its own end is a question of no text.
+        """
+        ended = self.finished in (FinishReason.STOP_TOKEN, FinishReason.STOP_TEXT)
+        return len(self.tokens) if ended and len(self.tokens) <= accepted else drafted
+
 
 @dataclass(frozen=True, slots=True)
 class Completion:
@@ -70,7 +79,8 @@ class Request:
     """Mutable state of one request; the engine and its scheduler are the only writers.
 
     ``computed`` is the number of tokens whose KV is valid. A request is prefill while ``computed`` is below
-    the prompt length and decode afterwards; its query length says nothing about that.
+    the prompt length and decode afterwards; its query length says nothing about that. Requests with equal
+    prompts have equal keys (``prompt_key``).
     """
 
     id: int
@@ -89,6 +99,7 @@ class Request:
     logprobs: list[float] = field(default_factory=list)
     finished: FinishReason | None = None
     error: str = ""
+    key: int = 0
 
     @property
     def prefilling(self) -> bool:
@@ -123,6 +134,13 @@ class Request:
             steps=self.steps,
             error=self.error,
         )
+
+
+def prompt_key(tokens: list[int]) -> int:
+    """Return 53 bits that are equal for equal prompts, so that traces tell texts apart and not rounds."""
+    digest = hashlib.blake2b(np.array(tokens, dtype=np.int64).tobytes(), digest_size=8).digest()
+    # What a JSON reader keeps exact in a float64.
+    return int.from_bytes(digest, "little") >> 11
 
 
 def require_prompt(tokens: list[int], limit: int, vocabulary: int) -> None:

@@ -39,6 +39,11 @@ class Work:
         """Chunks whose request emits a token in this step."""
         return tuple(chunk for chunk in self.chunks if chunk.final)
 
+    @property
+    def kv_tokens(self) -> int:
+        """KV lengths of the decode requests, certain tokens included, summed."""
+        return sum(request.computed + 1 for request in self.decode)
+
 
 class Scheduler:
     """Slots, pages and the queue.

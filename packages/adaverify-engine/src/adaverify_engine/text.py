@@ -13,18 +13,23 @@ bytes)."""
 
 
 class Detokenizer:
-    """Incremental decoding: ``push`` tokens, ``take`` text that is final.
+    """Incremental decoding: ``push`` or ``extend`` tokens, ``take`` text that is final.
 
     Only the tokens since the last complete character are decoded again, with the ones before them as context
     (a tokeniser may join or strip spaces). Text that might be the beginning of a stop text is held back.
+    Without stop texts nothing is decoded before it is taken: one token at a time, decoding was most of the
+    host's work in a step of 64 requests (1.9 of 3.3 ms).
 
     Args:
         tokenizer: turns ids into text.
         stop_texts: texts that end the request.
+        stream: False keeps all text back for the last ``take``.
     """
 
-    def __init__(self, tokenizer: Tokenizer, stop_texts: Sequence[str] = ()) -> None:
+    def __init__(self, tokenizer: Tokenizer, stop_texts: Sequence[str] = (), *, stream: bool = True) -> None:
         self._decode = tokenizer.decode
+        self._stream = stream
+        self._queue: list[int] = []
         self._stops = tuple(stop_texts)
         self._longest = max((len(stop) for stop in self._stops), default=0)
         self._context: list[int] = []
@@ -36,8 +41,17 @@ class Detokenizer:
 
     @property
     def text(self) -> str:
-        """All text so far, cut before a stop text once one was met."""
+        """All text decoded so far, cut before a stop text once one was met."""
         return self._text if self.stopped else self._text + self._tail
+
+    @property
+    def watches(self) -> bool:
+        """Whether a stop text may end the request, so that each token has to be looked at."""
+        return bool(self._stops)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        """Add tokens that no stop text has to be looked for in; they are decoded when text is taken."""
+        self._queue += tokens
 
     def push(self, token: int) -> bool:
         """Add one token; return whether a stop text is now complete."""
@@ -60,11 +74,28 @@ class Detokenizer:
 
     def take(self, final: bool) -> str:
         """Return text not taken yet that no later token can change; everything left when ``final``."""
+        if not (final or self._stream):
+            return ""
+        self._drain()
         text = self.text
         end = len(text) if final or self.stopped else len(self._text) - self._held()
         piece = text[self._taken : end]
         self._taken = max(self._taken, end)
         return piece
+
+    def _drain(self) -> None:
+        """Decode what was queued: at once, or token by token where that would split a character."""
+        queue, self._queue = self._queue, []
+        if not queue:
+            return
+        tokens = self._pending + queue
+        new = self._decode(self._context + tokens)[len(self._decode(self._context)) :]
+        if new and not new.endswith(_INCOMPLETE):
+            self._context, self._pending, self._tail = tokens[-_HELD_TOKENS:], [], ""
+            self._text += new
+            return
+        for token in queue:
+            self.push(token)
 
     def _held(self) -> int:
         """Length of the longest suffix that could still become a stop text."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from adaverify_contracts import DeviceDrafter, GraphKey
+from adaverify_engine.drafters.reading import ReadingDrafter
 from adaverify_engine.executor import Executor
 from adaverify_engine.ops.advance.launch import advance
 from adaverify_engine.ops.gather_rows.launch import gather_rows
@@ -79,10 +80,10 @@ class WholeStep:
         count, rows, slots, results = key.requests, self._rows, self._slots, self._results
         state, assignment = self._drafter.state, staged.assignment
         row_slot = self._row_slot[:count]
-        logits = self._executor.decode_logits(staged, rows.kv_lens, rows.block_table)
+        passed = self._executor.decode(staged, rows.kv_lens, rows.block_table)
         token, gap = self._token[: key.tokens], self._gap[: key.tokens]
         self._pick(
-            logits,
+            passed.logits,
             assignment.token_request,
             assignment.token_offset,
             row_slot,
@@ -112,5 +113,10 @@ class WholeStep:
             results.gaps[:count],
             backend=self._backend,
         )
+        if passed.features is not None:
+            assert isinstance(self._drafter, ReadingDrafter)  # noqa: S101 - nobody else sets taps
+            self._drafter.keep_accepted(
+                passed.features, assignment.query_start_loc, results.accepted[:count], row_slot
+            )
         results.admitted[:count].copy_(assignment.admitted)
         results.scores[:count].copy_(rows.scores[:count])

@@ -10,7 +10,7 @@ import textwrap
 
 import pytest
 
-# Every target costs 4 to 5 seconds; all but one run with nox -s build only.
+# Every target costs 4 to 5 seconds; all but one run with nox -s slow only.
 SOON = [["cuda", 90, 32]]
 LATER = [["cuda", 100, 32], ["cuda", 120, 32], ["hip", "gfx942", 64], ["hip", "gfx950", 64]]
 TARGETS = [*SOON, *(pytest.param(target, marks=pytest.mark.slow) for target in LATER)]

@@ -20,6 +20,7 @@ from adaverify_contracts import (
     Limits,
     StaleBufferError,
 )
+from adaverify_graphs._arguments import require_cache_parts, require_limits, require_most
 from adaverify_graphs._misses import miss_reason
 from adaverify_graphs.buffers import BufferSet
 from adaverify_graphs.report import CaptureFailure, CaptureReport
@@ -58,6 +59,9 @@ class GraphCache:
         mode: what is served from graphs (``resolve_mode``). ``NEVER`` captures and matches nothing,
             ``UNIFORM_BATCH`` matches uniform batches only. It is never changed here.
         bytes_limit: largest number of bytes all captures may hold, None for no limit.
+
+    Raises:
+        GraphError: an argument has the wrong type.
     """
 
     def __init__(
@@ -69,6 +73,9 @@ class GraphCache:
         mode: GraphSupport = GraphSupport.VARLEN_DECODE,
         bytes_limit: int | None = None,
     ) -> None:
+        require_cache_parts(backend, mode)
+        require_limits(limits)
+        require_most("bytes_limit", bytes_limit)
         self.buffers = BufferSet() if buffers is None else buffers
         self.mode = mode
         self._backend = backend

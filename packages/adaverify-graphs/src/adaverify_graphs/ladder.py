@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from adaverify_contracts import GraphError, GraphKey, Limits
+from adaverify_graphs._arguments import is_count, is_number, require_limits, require_most
 from adaverify_graphs._tiers import BestTiers, Sizes
 from adaverify_graphs.shapes import graph_keys
 
@@ -132,14 +133,9 @@ def _check_arguments(
     bytes_limit: int | None,
     bytes_of: Callable[[int], int] | None,
 ) -> None:
-    for name, value in (("max_graphs", max_graphs), ("bytes_limit", bytes_limit)):
-        if value is not None and value < 0:
-            raise GraphError(
-                f"{name} is negative",
-                arrived=value,
-                allowed="None or an int >= 0",
-                remedy=f"pass None for no limit, 0 to capture nothing, as {name}",
-            )
+    require_limits(limits)
+    require_most("max_graphs", max_graphs)
+    require_most("bytes_limit", bytes_limit)
     if bytes_limit is not None and bytes_of is None:
         raise GraphError(
             "a limit in bytes needs an estimate of each tier's bytes",
@@ -147,15 +143,29 @@ def _check_arguments(
             allowed="bytes_limit together with bytes_of",
             remedy="pass bytes_of, for instance from GraphBackend.estimate",
         )
+    if bytes_of is not None and not callable(bytes_of):
+        raise GraphError(
+            "bytes_of cannot be called",
+            arrived=bytes_of,
+            allowed="a function from a tier to its estimated bytes",
+            remedy="pass bytes_of, for instance from GraphBackend.estimate",
+        )
+    if expected is not None and not isinstance(expected, Mapping):
+        raise GraphError(
+            "the expected sizes are no mapping",
+            arrived=expected,
+            allowed="a mapping from query tokens to how often they occur, or None",
+            remedy="count the sizes of decode batches, as collections.Counter does",
+        )
     for size, weight in (expected or {}).items():
-        if not 1 <= size <= limits.max_tokens:
+        if not is_count(size) or not 1 <= size <= limits.max_tokens:
             raise GraphError(
                 "an expected size is no size of a decode batch",
                 arrived=size,
                 allowed=f"1 .. {limits.max_tokens} (max_requests x (K + 1))",
                 remedy="count query tokens of decode batches only, or raise max_requests",
             )
-        if not (math.isfinite(weight) and weight >= 0):
+        if not (is_number(weight) and math.isfinite(weight) and weight >= 0):
             raise GraphError(
                 f"the weight of expected size {size} is not a frequency",
                 arrived=weight,

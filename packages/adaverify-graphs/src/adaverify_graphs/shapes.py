@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from adaverify_contracts import GraphError, GraphKey, LayoutError, Limits
+from adaverify_graphs._arguments import is_count
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,9 +23,13 @@ def decode_flags(
         prompt_tokens: host [R]; prompt length of each request.
 
     A prompt chunk of K + 1 tokens looks like a full decode and is prefill all the same.
+
+    Raises:
+        LayoutError: the arguments disagree, or are no integers.
     """
     _same_length("computed_tokens", computed_tokens, "prompt_tokens", prompt_tokens)
-    return [int(done) >= int(prompt) for done, prompt in zip(computed_tokens, prompt_tokens, strict=True)]
+    done, prompts = _counts("computed_tokens", computed_tokens), _counts("prompt_tokens", prompt_tokens)
+    return [have >= prompt for have, prompt in zip(done, prompts, strict=True)]
 
 
 def batch_key(
@@ -42,12 +48,13 @@ def batch_key(
         max_query_len: upper bound of any *device* length: K + 1 for a trimmed batch.
 
     Raises:
-        LayoutError: the arguments disagree, or a length is negative or above ``max_query_len``.
+        LayoutError: the arguments disagree, or a length is no integer, negative or above ``max_query_len``.
+        GraphError: ``table_width`` or ``max_query_len`` is no count.
     """
     _same_length("query_lens", query_lens, "is_decode", is_decode)
     if not all(bool(flag) for flag in is_decode):
         return None
-    lengths = [int(length) for length in query_lens]
+    lengths = _counts("query_lens", query_lens)
     if lengths and not (min(lengths) >= 0 and max(lengths) <= max_query_len):
         raise LayoutError(
             "a decode request's query length is outside the bound of its batch",
@@ -91,7 +98,7 @@ def graph_keys(tiers: Iterable[int], limits: Limits) -> tuple[GraphKey, ...]:
     """
     keys = []
     for tier in tiers:
-        if not 1 <= tier <= limits.max_tokens:
+        if not is_count(tier) or not 1 <= tier <= limits.max_tokens:
             raise GraphError(
                 "a tier is no size of a decode batch",
                 arrived=tier,
@@ -132,7 +139,29 @@ def check_key(key: GraphKey, limits: Limits) -> None:
     capture_query_lens(key.tokens, key.requests, key.max_query_len - 1)
 
 
+def _counts(name: str, values: Iterable[object]) -> list[int]:
+    """Return host integers as ints; NaN, floats and words are none."""
+    listed = list(values)
+    try:
+        return [operator.index(value) for value in listed]  # type: ignore[arg-type]
+    except TypeError as error:
+        raise LayoutError(
+            f"{name} holds what is no integer",
+            arrived=listed,
+            allowed="one int a request",
+            remedy=f"count {name} in integers on the host",
+        ) from error
+
+
 def _same_length(first: str, left: Sequence[int] | np.ndarray, second: str, right: object) -> None:
+    for name, values in ((first, left), (second, right)):
+        if isinstance(values, str) or not hasattr(values, "__len__") or not hasattr(values, "__iter__"):
+            raise LayoutError(
+                f"{name} is no sequence",
+                arrived=values,
+                allowed="a sequence or a NumPy array, one entry a request",
+                remedy=f"pass {name} for each request of the batch",
+            )
     if len(left) != len(right):  # type: ignore[arg-type]
         raise LayoutError(
             f"{first} and {second} disagree about the number of requests",

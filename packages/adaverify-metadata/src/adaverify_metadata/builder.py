@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 
 from adaverify_contracts import DecodeBatch, DecodeRows, LayoutError, Limits, LimitsError
-from adaverify_metadata.checked import check_batch, check_rows
+from adaverify_metadata.checked import check_batch, check_rows, require_batch
 from adaverify_metadata.layout import RowLayout, reference_rows
 from adaverify_metadata.ops.launch_config import LaunchConfig
 from adaverify_metadata.ops.row_launch import RowLaunch
@@ -118,10 +118,15 @@ class RowBuilder(ABC):
         table strided otherwise (a multiple of 16 or not) compiles once more at its first build: run one such
         build before a capture.
 
+        Device values are *not checked*: reading them would wait, and no builder does it, on any device. A
+        ``query_start_loc`` that falls, ends elsewhere than its rows or holds a query longer than K + 1 gives
+        rows of the wrong requests, silently. ``checked=True`` looks at them, for tests.
+
         Raises:
-            LayoutError: the batch does not fit the limits the buffers were made for; in checked mode also if
-                a device value is wrong.
+            LayoutError: it is no batch, or does not fit the limits the buffers were made for; in checked mode
+                also if a device value is wrong.
         """
+        require_batch(batch)
         rows, width = self._shape(batch)
         self._require_fit(batch, rows, width)
         if self._checked:

@@ -13,6 +13,21 @@ def _refuse(problem: str, arrived: object, allowed: str, remedy: str) -> None:
     raise LayoutError(problem, arrived=arrived, allowed=allowed, remedy=remedy)
 
 
+def require_batch(batch: object) -> None:
+    """Require a ``DecodeBatch``; reads no value.
+
+    Raises:
+        LayoutError: it is something else.
+    """
+    if not isinstance(batch, DecodeBatch):
+        _refuse(
+            "what rows are to be built for is no batch",
+            type(batch).__name__,
+            "a DecodeBatch",
+            "describe the step with DecodeBatch(...)",
+        )
+
+
 def check_batch(batch: DecodeBatch, limits: Limits, num_pages: int | None = None) -> None:
     """Validate the device values of a batch on the host.
 

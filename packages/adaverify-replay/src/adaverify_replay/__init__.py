@@ -1,6 +1,6 @@
 """The trace of a run: its format, its summary and its plots."""
 
-from adaverify_replay.plots import plot_cost_curve, plot_trace, require_plottable
+from adaverify_replay.plots import plot_cost_curve, plot_reliability, plot_trace, require_plottable
 from adaverify_replay.summary import PredictionError, Summary, summarise
 from adaverify_replay.trace import TraceHeader, TraceWriter, read_header, read_trace
 
@@ -10,6 +10,7 @@ __all__ = [
     "TraceHeader",
     "TraceWriter",
     "plot_cost_curve",
+    "plot_reliability",
     "plot_trace",
     "read_header",
     "read_trace",

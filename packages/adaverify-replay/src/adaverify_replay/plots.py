@@ -1,9 +1,9 @@
-"""Plots of a cost table and of a trace; matplotlib is imported when one is asked for."""
+"""Plots of a cost table, of a trace and of reliability; matplotlib is imported when one is asked for."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,6 +11,10 @@ from adaverify_contracts import AdaverifyError, StepRecord, TraceError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+SUFFIXES = (".png", ".svg", ".pdf")
+"""What a plot can be; help texts name the same three."""
 
 
 class Curve(Protocol):
@@ -42,6 +46,44 @@ class Curve(Protocol):
         ...
 
 
+class ReliabilityBin(Protocol):
+    """One point of a reliability diagram."""
+
+    @property
+    def rows(self) -> int:
+        """Drafts in the bin."""
+        ...
+
+    @property
+    def predicted(self) -> float:
+        """Their mean predicted survival."""
+        ...
+
+    @property
+    def observed(self) -> float:
+        """The share whose prefix was accepted."""
+        ...
+
+
+class Reliability(Protocol):
+    """What a reliability diagram needs of ``adaverify_verification.PositionReliability``."""
+
+    @property
+    def position(self) -> int:
+        """1 .. K."""
+        ...
+
+    @property
+    def ece(self) -> float | None:
+        """Expected calibration error, None without rows."""
+        ...
+
+    @property
+    def bins(self) -> Sequence[ReliabilityBin]:
+        """Bins that hold rows."""
+        ...
+
+
 class CostCurves(Protocol):
     """What a plot needs of ``adaverify_verification.CostTable``."""
 
@@ -59,7 +101,7 @@ def plot_cost_curve(table: CostCurves, path: str | os.PathLike[str], *, tiered: 
     ``path`` chooses the format.
 
     Raises:
-        AdaverifyError: matplotlib is not installed or does not know the suffix.
+        AdaverifyError: matplotlib is not installed, or the suffix is none of ``SUFFIXES``.
     """
     figure = _figure()
     axes = figure.add_subplot()
@@ -92,7 +134,7 @@ def plot_trace(records: Sequence[StepRecord], path: str | os.PathLike[str]) -> P
 
     Raises:
         TraceError: there are no records.
-        AdaverifyError: matplotlib is not installed or does not know the suffix.
+        AdaverifyError: matplotlib is not installed, or the suffix is none of ``SUFFIXES``.
     """
     if not records:
         problem = "a trace without records cannot be plotted"
@@ -114,24 +156,76 @@ def plot_trace(records: Sequence[StepRecord], path: str | os.PathLike[str]) -> P
     return _save(figure, path)
 
 
+def plot_reliability(
+    diagrams: Mapping[str, Mapping[str, Sequence[Reliability]]], path: str | os.PathLike[str]
+) -> Path:
+    """Plot observed acceptance over predicted survival, one panel a position, and return the file written.
+
+    On the diagonal a prediction is right; below it, too sure. A dot's area grows with the rows of its bin.
+
+    Args:
+        diagrams: by regime, then by the name of a series (``before``, ``after``): one value a position.
+        path: the suffix chooses the format.
+
+    Raises:
+        AdaverifyError: there is nothing to plot, or matplotlib is not installed or does not know the suffix.
+    """
+    width = max((len(one) for series in diagrams.values() for one in series.values()), default=0)
+    if not width:
+        raise AdaverifyError(
+            "a reliability diagram without positions cannot be plotted",
+            arrived=sorted(diagrams),
+            allowed="at least one regime with K of at least 1",
+            remedy="record drafts first",
+        )
+    figure = _figure((max(6.0, 2.4 * width), 0.6 + 2.8 * len(diagrams)))
+    panels = figure.subplots(len(diagrams), width, sharex=True, sharey=True, squeeze=False)
+    for (regime, series), row in zip(diagrams.items(), panels, strict=True):
+        row[0].set_ylabel(f"{regime}: accepted")
+        for axes in row:
+            axes.plot((0, 1), (0, 1), color="0.7", linewidth=1)
+            axes.set_aspect("equal")
+        for number, (name, positions) in enumerate(series.items()):
+            for axes, one in zip(row, positions, strict=False):
+                _draw_bins(axes, one, name, f"C{number}")
+        for index, axes in enumerate(row):
+            errors = [one[index].ece for one in series.values() if index < len(one)]
+            shown = " to ".join("-" if error is None else f"{100 * error:.1f}" for error in errors)
+            axes.set_title(f"position {index + 1}\nECE {shown} %", fontsize="small")
+    panels[0][0].legend(fontsize="x-small")
+    figure.supxlabel("predicted survival, held-out prompts")
+    return _save(figure, path)
+
+
+def _draw_bins(axes: Any, one: Reliability, name: str, color: str) -> None:
+    total = sum(item.rows for item in one.bins)
+    predicted, observed = ([getattr(item, word) for item in one.bins] for word in ("predicted", "observed"))
+    axes.plot(predicted, observed, color=color, linewidth=1)
+    areas = [4.0 + 60.0 * item.rows / total for item in one.bins]
+    axes.scatter(predicted, observed, s=areas, color=color, label=name, alpha=0.8)
+
+
 def require_plottable(path: str | os.PathLike[str]) -> None:
     """Refuse a file name that no plot can have, so that a long measurement does not end in this error.
 
     Raises:
-        AdaverifyError: matplotlib is not installed or does not know the suffix.
+        AdaverifyError: matplotlib is not installed, or the suffix is none of ``SUFFIXES``.
     """
-    known = sorted(_figure().canvas.get_supported_filetypes())
-    suffix = Path(path).suffix.lower().removeprefix(".")
-    if suffix not in known:
+    _figure()
+    _require_suffix(Path(path))
+
+
+def _require_suffix(path: Path) -> None:
+    if path.suffix.lower() not in SUFFIXES:
         raise AdaverifyError(
             "the suffix names no format that a plot can have",
             arrived=str(path),
-            allowed=", ".join(f".{name}" for name in known),
+            allowed=", ".join(SUFFIXES),
             remedy="choose a path that ends in .png, .svg or .pdf",
         )
 
 
-def _figure() -> Figure:
+def _figure(size: tuple[float, float] = (8, 5)) -> Figure:
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -139,13 +233,14 @@ def _figure() -> Figure:
         problem = "a plot needs matplotlib, which is not installed"
         raise AdaverifyError(problem, remedy="install adaverify-replay[plot]") from error
     # A figure of its own: pyplot would keep global state and choose a backend from the user's environment.
-    figure = Figure(figsize=(8, 5), layout="constrained")
+    figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
 
 
 def _save(figure: Any, path: str | os.PathLike[str]) -> Path:
     target = Path(path)
+    _require_suffix(target)
     try:
         figure.savefig(target)
     except (OSError, ValueError) as error:

@@ -5,16 +5,24 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import NoneType, TracebackType, UnionType
 from typing import Any, get_args, get_type_hints
 
 from adaverify_contracts import StepRecord, TraceError
+from adaverify_replay.trace_rows import read_rows
 
 FORMAT = "adaverify-trace"
-VERSION = 1
+VERSION = 2
+# Version 1 had no rows: its records are read without any.
+READABLE = (1, 2)
+# A record of 512 requests and 7 drafts takes some 35 kB and a header with every setting a few: what is longer
+# is no trace, and a file larger than this would not fit the memory of a small machine as records.
+MAX_LINE = 1 << 20
+MAX_BYTES = 1 << 30
+_LARGEST = 2**63
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +30,7 @@ class TraceHeader:
     """The first line: what the records were measured on.
 
     Attributes:
-        version: version of the format; this package reads and writes version 1.
+        version: version of the format; this package writes 2 and reads 1 and 2.
         fingerprint: GPU, torch, kernels, model, ladder and K, as the cost table names them.
         settings: the settings in force, JSON-ready.
     """
@@ -51,7 +59,8 @@ class TraceWriter:
 
     Args:
         path: the file; its folder must exist.
-        header: written when the file is new. An existing file must carry an equal one.
+        header: written when the file is new, of the version this package writes. An existing file must carry
+            an equal one, so nothing is appended to a trace of version 1.
         flush_every: records per flush, at least 1.
         sync: whether a flush waits for the disk.
 
@@ -73,6 +82,11 @@ class TraceWriter:
         self._lines: list[str] = []
         self.dropped_bytes = 0
         header = header or TraceHeader()
+        if header.version != VERSION:
+            problem = "a trace is written in one version only"
+            raise TraceError(
+                problem, path=str(path), arrived=header.version, allowed=f"{VERSION}", remedy="leave it out"
+            )
         try:
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         except OSError as error:
@@ -129,9 +143,13 @@ class TraceWriter:
 
     def _require_regular(self) -> None:
         # A device or a pipe has no end to read back to: /dev/full filled the memory of a machine.
-        if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
+        found = os.fstat(self._descriptor)
+        if not stat.S_ISREG(found.st_mode):
             problem = "a trace is appended to a regular file only"
             raise TraceError(problem, path=str(self._path), remedy="choose the path of a regular file")
+        if found.st_size > MAX_BYTES:
+            problem, allowed = "the trace is too large to be continued", f"at most {MAX_BYTES} bytes"
+            raise TraceError(problem, path=str(self._path), allowed=allowed, remedy="write to a new file")
 
     def _start(self, header: TraceHeader) -> None:
         content = self._path.read_bytes()
@@ -183,35 +201,70 @@ def read_trace(path: str | os.PathLike[str], *, allow_torn_tail: bool = False) -
         allow_torn_tail: drop a last line without a line end, as a crash of the machine may leave it.
 
     Raises:
-        TraceError: the file is missing, or a line is corrupt; the error carries the line's number.
+        TraceError: the file is missing, no regular file or larger than 1 GiB, or a line is corrupt or longer
+            than 1 MiB; the error carries the line's number.
     """
-    lines = _lines(path)
-    _header(str(path), lines[0] if lines else "")
+    lines = list(_lines(path))
+    version = _header(str(path), lines[0] if lines else "").version
     if allow_torn_tail and len(lines) > 1 and not lines[-1].endswith("\n"):
         lines.pop()
-    return [_record(str(path), number, line) for number, line in enumerate(lines[1:], start=2)]
+    return [_record(str(path), version, number, line) for number, line in enumerate(lines[1:], start=2)]
 
 
 def read_header(path: str | os.PathLike[str]) -> TraceHeader:
-    """Return the header of a trace.
+    """Return the header of a trace; nothing but the first line is read.
 
     Raises:
         TraceError: the file is missing, or its first line is no header of a version this package reads.
     """
-    lines = _lines(path)
-    return _header(str(path), lines[0] if lines else "")
+    return _header(str(path), next(_lines(path), ""))
 
 
-def _lines(path: str | os.PathLike[str]) -> list[str]:
+def _lines(path: str | os.PathLike[str]) -> Iterator[str]:
+    """Yield the lines of a file with their ends; only a line feed ends one, JSON may hold others."""
+    number, size = 0, 0
     try:
-        content = Path(path).read_bytes()
+        _require_file(path)
+        with Path(path).open("rb") as file:
+            while line := file.readline(MAX_LINE + 1):
+                number, size = number + 1, size + len(line)
+                if len(line) > MAX_LINE or size > MAX_BYTES:
+                    raise _too_large(path, number, line)
+                yield line.decode("utf-8", "replace")
     except OSError as error:
         problem = f"cannot be read: {error.strerror}"
         raise TraceError(problem, path=str(path), remedy="check the path") from error
-    # Only \n ends a line: str.splitlines would also cut at characters that JSON text may hold.
-    return [part.decode("utf-8", "replace") + "\n" for part in content.split(b"\n")[:-1]] + [
-        part.decode("utf-8", "replace") for part in content.split(b"\n")[-1:] if part
-    ]
+
+
+def _require_file(path: str | os.PathLike[str]) -> None:
+    mode = Path(path).stat().st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise TraceError(
+            "a trace is read from a regular file only",
+            path=str(path),
+            arrived="a device or a pipe, which has no end",
+            allowed="a regular file",
+            remedy="save the trace in a file first",
+        )
+
+
+def _too_large(path: str | os.PathLike[str], number: int, line: bytes) -> TraceError:
+    if len(line) > MAX_LINE:
+        return TraceError(
+            "the line is too long for a step record",
+            path=str(path),
+            line=number,
+            arrived=line[:80].decode("utf-8", "replace"),
+            allowed=f"at most {MAX_LINE} bytes",
+            remedy="remove the line",
+        )
+    return TraceError(
+        "the trace is too large to be read as a whole",
+        path=str(path),
+        line=number,
+        allowed=f"at most {MAX_BYTES} bytes",
+        remedy="split it, the header line first in every part",
+    )
 
 
 def _line(value: dict[str, Any]) -> str:
@@ -221,7 +274,7 @@ def _line(value: dict[str, Any]) -> str:
 def _object(path: str, number: int, line: str) -> dict[str, Any]:
     try:
         value = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         cut = "" if line.endswith("\n") else "; it has no line end, so a crash may have cut it"
         problem = f"the line is not JSON ({error}){cut}"
         remedy = "remove the line, or read with allow_torn_tail=True if it is the last"
@@ -241,35 +294,41 @@ def _header(path: str, line: str) -> TraceHeader:
         problem = "the first line is not a trace header"
         allowed = f'an object whose "format" is "{FORMAT}"'
         raise TraceError(problem, path=path, line=1, arrived=value.get("format"), allowed=allowed)
-    if value.get("version") != VERSION:
+    version = value.get("version")
+    if type(version) is not int or version not in READABLE:
         problem = "the trace has a version that this package does not read"
         remedy = "read it with the adaverify-replay that wrote it"
-        raise TraceError(
-            problem, path=path, line=1, arrived=value.get("version"), allowed=f"{VERSION}", remedy=remedy
-        )
+        allowed = ", ".join(map(str, READABLE))
+        raise TraceError(problem, path=path, line=1, arrived=version, allowed=allowed, remedy=remedy)
     parts = {name: value.get(name) for name in ("fingerprint", "settings")}
     for name, part in parts.items():
         if not isinstance(part, dict):
             problem = f"the header's {name} is not an object"
             raise TraceError(problem, path=path, line=1, arrived=part, remedy="record the run again")
-    return TraceHeader(VERSION, parts["fingerprint"] or {}, parts["settings"] or {})
+    return TraceHeader(version, parts["fingerprint"] or {}, parts["settings"] or {})
 
 
 _TYPES = get_type_hints(StepRecord)
-_REQUIRED = {item.name for item in fields(StepRecord)}
+_FIELDS = {item.name for item in fields(StepRecord)}
 
 
-def _record(path: str, number: int, line: str) -> StepRecord:
+def _record(path: str, version: int, number: int, line: str) -> StepRecord:
     value = _object(path, number, line)
-    if set(value) != _REQUIRED:
+    required = _FIELDS - {"rows"} if version == 1 else _FIELDS
+    if set(value) != required:
         problem = "the record does not have the fields of a step record"
-        missing, extra = sorted(_REQUIRED - set(value)), sorted(set(value) - _REQUIRED)
+        missing, extra = sorted(required - set(value)), sorted(set(value) - required)
         arrived = {"missing": missing, "unknown": extra}
         raise TraceError(problem, path=path, line=number, arrived=arrived, remedy="remove the line")
     if isinstance(value["fallbacks"], list):
         value["fallbacks"] = tuple(value["fallbacks"])
+    rows = None if value.get("rows") is None else read_rows(value["rows"])
+    if isinstance(rows, str):
+        problem = f"the record's rows are malformed: {rows}"
+        raise TraceError(problem, path=path, line=number, arrived=line[:80], remedy="remove the line")
+    value["rows"] = rows
     for name, item in value.items():
-        if not _fits(item, _TYPES[name]):
+        if name != "rows" and not _fits(item, _TYPES[name]):
             problem = f"the record's {name} has the wrong type"
             wanted = getattr(_TYPES[name], "__name__", str(_TYPES[name]))
             raise TraceError(
@@ -294,6 +353,9 @@ def _fits(value: object, kind: Any) -> bool:
     if kind is NoneType:
         return value is None
     if isinstance(value, bool):
+        return False
+    if isinstance(value, int | float) and not -_LARGEST < value < _LARGEST:
+        # Python's JSON reads NaN, Infinity and ints of any length.
         return False
     if kind is float:
         return isinstance(value, (int, float))

@@ -2,10 +2,12 @@
 
 from adaverify_runtime.assembly import assemble
 from adaverify_runtime.backends import BackendCandidate, BackendSelection, select_backend
+from adaverify_runtime.calibration import Calibration, read_calibration, settings_for
 from adaverify_runtime.decision import Decision, decide_strategy
 from adaverify_runtime.doctor import doctor
 from adaverify_runtime.loading import load_plugins
 from adaverify_runtime.observers import DisabledObserver
+from adaverify_runtime.parts import Replayed
 from adaverify_runtime.plugins import Observer, PluginManager, PluginOutcome, Registered
 from adaverify_runtime.report import Component, StartupReport
 from adaverify_runtime.row_choice import Choice, RowChoice, RowCost, RowCostTable
@@ -25,12 +27,13 @@ from adaverify_runtime.settings import (
     read_settings,
 )
 from adaverify_runtime.staging import Staged
-from adaverify_runtime.verifier import Replayed, Verifier
+from adaverify_runtime.verifier import Verifier
 
 __all__ = [
     "BackendCandidate",
     "BackendSelection",
     "BridgeSettings",
+    "Calibration",
     "Candidate",
     "Choice",
     "Component",
@@ -62,8 +65,10 @@ __all__ = [
     "doctor",
     "known_variables",
     "load_plugins",
+    "read_calibration",
     "read_settings",
     "review_strategies",
     "select_backend",
     "select_strategies",
+    "settings_for",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -26,10 +26,13 @@ from adaverify_contracts import (
 )
 from adaverify_graphs import GraphMode, resolve_mode
 from adaverify_runtime.allocation import allocating, require_memory, table_bytes
+from adaverify_runtime.argument_checks import require_arguments, require_ground
 from adaverify_runtime.backends import BackendSelection, select_backend
+from adaverify_runtime.calibration import calibrate, read_calibration, settings_for
 from adaverify_runtime.capture import AssignLive, GraphedSteps
 from adaverify_runtime.loading import load_plugins
 from adaverify_runtime.observers import ObserverQueue
+from adaverify_runtime.parts import Parts
 from adaverify_runtime.plugins import PluginManager, pick
 from adaverify_runtime.report import StartupReport, components, plugin_warnings
 from adaverify_runtime.row_alternatives import choose_alternatives, load_for
@@ -37,7 +40,7 @@ from adaverify_runtime.row_choice import RowChoice, RowCostTable
 from adaverify_runtime.selection import Selection, select_strategies
 from adaverify_runtime.settings import Mode, PlannerSettings, Settings, read_settings
 from adaverify_runtime.staging import StaticInputs
-from adaverify_runtime.verifier import Parts, Verifier
+from adaverify_runtime.verifier import Verifier
 from adaverify_verification import (
     Assignment,
     CostModel,
@@ -93,11 +96,12 @@ def prepare(
     Raises:
         SettingsError, PluginError, CapabilityError: as ``read_settings``, ``load_plugins`` and ``probe`` do.
     """
-    settings = settings or read_settings()
+    require_ground(settings, plugins, capability)
+    settings = read_settings() if settings is None else settings
     mode = settings.planner.mode if mode is None else mode
     if mode not in get_args(Mode):
         raise SettingsError({"ADAVERIFY_PLANNER_MODE": (mode, "none, fixed or adaptive")})
-    plugins = plugins or load_plugins(settings)
+    plugins = load_plugins(settings) if plugins is None else plugins
     where = resolve_device(settings.device.name if device is None else device)
     if capability is None:
         probes = [entry.descriptor for entry in plugins.probes()]
@@ -116,7 +120,7 @@ def resolve_device(name: str | torch.device) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         return torch.device(name)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         problem = "the run device has no name that torch knows"
         allowed = "auto, cpu, cuda or cuda:N"
         raise CapabilityError(problem, arrived=name, allowed=allowed, remedy="correct the name") from error
@@ -134,6 +138,7 @@ def assemble(
     cost_table: CostTable | None = None,
     strategy: str | None = None,
     row_costs: Path | RowCostTable | None = None,
+    target: str | None = None,
 ) -> Verifier:
     """Assemble a verifier: choose every part, allocate every buffer, and report all of it.
 
@@ -149,17 +154,25 @@ def assemble(
         strategy: a decode strategy by name; the setting ``ADAVERIFY_DEVICE_STRATEGY`` when None.
         row_costs: measured times of the ragged strategies, to choose by where several fit; the file of the
             setting ``ADAVERIFY_PATHS_ROW_COSTS`` when None. A file must have been measured on this device.
+        target: the target model's name; a calibration file (``ADAVERIFY_PATHS_CALIBRATION``) must be of it.
 
     Raises:
-        SettingsError: a setting is wrong.
+        SettingsError: a setting is wrong, or ``settings`` is no ``Settings``.
+        DescriptorError: ``drafter`` is no ``DrafterDescriptor``.
         PluginError: a plugin breaks its contract, or a named one cannot be used.
         CapabilityError: the device cannot be probed, or a named backend does not fit.
         NoStrategyError: no decode strategy fits, or the named one does not; carries all reasons.
-        CostTableError: the row-cost file cannot be read, or was measured on another setup.
+        CostTableError: ``cost_table`` is none, or the row-cost file cannot be read or was measured on another
+            setup.
+        CalibrationError: the calibration file cannot be read, or is of another target, drafter, signal or K.
         LosslessError: signal, policy and drafter are unsafe together and the setting is ``refuse``.
-        LimitsError: the buffers do not fit the device; names them and their bytes.
+        LimitsError: ``limits`` are none, or the buffers do not fit the device; names them and their bytes.
     """
+    require_arguments(limits, drafter, cost_table, strategy, row_costs)
     ground = prepare(device=device, mode=mode, settings=settings, plugins=plugins, capability=capability)
+    path = ground.settings.paths.calibration
+    calibration = None if path is None else read_calibration(path)
+    ground = replace(ground, settings=settings_for(ground.settings, calibration))
     settings, named = ground.settings, strategy or ground.settings.device.strategy
     backends = select_backend(ground.plugins, ground.capability, settings.graphs.backend)
     selection = select_strategies(
@@ -181,6 +194,8 @@ def assemble(
     others = tuple(builder for builder in made if builder is not None)
     with allocating("the buffers of signal, relay and assignment"):
         manager, notes = _manager(ground, limits, drafter, cost_table)
+    if calibration is not None:
+        notes = (*notes, calibrate(manager.signal, calibration, target, drafter))
     graphs = _graphs(
         ground, limits, backends, level, (ragged, uniform, *others), inputs, manager, choice.rows
     )
@@ -201,8 +216,25 @@ def assemble(
             report=report,
             alternatives=others,
             rows=choice.rows,
+            unproven=unproven_kernels(ground.plugins, ground.capability),
         )
     )
+
+
+def unproven_kernels(plugins: PluginManager, capability: Capability) -> tuple[str, ...]:
+    """Return kernels that were probed on this device and did not give the known answer; others replace them.
+
+    A kernel whose probe is for other devices is not one of them, nor on a CPU one that is for accelerators
+    as well: torch does its work there. The capability has each reason.
+    """
+    kind, word = capability.device_type, capability.architecture
+    found = []
+    for asked in (entry.descriptor for entry in plugins.probes()):
+        here = asked.device_types == ("cpu",) if kind == "cpu" else kind in (asked.device_types or (kind,))
+        here = here and word in (asked.architectures or (word,))
+        if here and capability.kernel(asked.name).level is not KernelLevel.EXECUTED:
+            found.append(asked.name)
+    return tuple(found)
 
 
 def build_report(
@@ -226,7 +258,7 @@ def build_report(
         signals=components(plugins.signals(), ("seen", "reads_scores"), chosen.signal),
         policies=components(plugins.policies(), ("reads",), chosen.policy),
         drafters=components(
-            plugins.drafters(), ("seen", "deterministic"), None if drafter is None else drafter.name
+            plugins.drafters(), ("seen", "deterministic", "target"), None if drafter is None else drafter.name
         ),
         models=components(plugins.models(), ("description",)),
         benchmarks=components(plugins.benchmarks(), ("description",)),

@@ -60,7 +60,7 @@ def doctor(
     chosen = ground.settings.planner
     _require(ground.plugins.signals(), "signal", chosen.signal, problems)
     _require(ground.plugins.policies(), "policy", chosen.policy, problems)
-    notes = (*selection.notes, *_rows(ground, selection, limits, problems))
+    notes = (*selection.notes, *_rows(ground, selection, limits, problems), *_drafters(ground))
     if ground.capability.assumed:
         notes = (_assumed(ground.capability), *notes)
     return build_report(ground, selection, backends, notes=notes, problems=tuple(problems))
@@ -76,6 +76,16 @@ def _rows(
         problems.append(str(error))
         return ()
     return choose_alternatives(selection, table).notes
+
+
+def _drafters(ground: Ground) -> tuple[str, ...]:
+    """Return why drafters cannot serve."""
+    width = ground.settings.engine.draft_tokens
+    return tuple(
+        f"drafter {entry.descriptor.name} cannot serve: {reason}"
+        for entry in ground.plugins.drafters()
+        if (reason := entry.descriptor.refusal(width))
+    )
 
 
 def _assumed(capability: Capability) -> str:

@@ -32,6 +32,21 @@ def require_plan(plan: object) -> None:
         )
 
 
+def require_padded_tokens(padded_tokens: object, tokens: int, limits: Limits) -> None:
+    """Require a number of query tokens that holds the planned ones and that the static buffers hold.
+
+    Raises:
+        LayoutError: it is something else.
+    """
+    if not is_int(padded_tokens) or not tokens <= padded_tokens <= limits.max_tokens:  # type: ignore[operator]
+        raise LayoutError(
+            "padded_tokens does not hold the step or exceeds the static buffers",
+            arrived=padded_tokens,
+            allowed=f"an int in {tokens} .. {limits.max_tokens}, planned tokens and Limits.max_tokens",
+            remedy="run the step at a tier that holds it",
+        )
+
+
 def require_per_request(name: str, values: Any, device: torch.device) -> None:
     """Require int32 [R] in NumPy, on the CPU or on the run device.
 

@@ -49,14 +49,7 @@ def load_plugins(
             manager.record(outcome)
     missing = tuple(name for name in named if name not in found)
     if missing:
-        problem = f"a plugin that was named explicitly was not discovered: {', '.join(missing)}"
-        raise PluginError(
-            problem,
-            plugin=missing[0],
-            arrived=missing,
-            allowed=f"discovered: {manager.discovered()}",
-            remedy="install the distribution that provides it, or correct the name",
-        )
+        raise _not_discovered(chosen, missing, tuple(found))
     for name in chosen.disabled:
         if name not in found:
             manager.warn(
@@ -64,6 +57,22 @@ def load_plugins(
             )
     manager.fail_if_named([item for item in manager.plugins() if item.outcome is not LoadOutcome.LOADED])
     return manager
+
+
+def _not_discovered(chosen: PluginSettings, missing: tuple[str, ...], found: tuple[str, ...]) -> PluginError:
+    """Return the error about names that nothing provides: by variable, beside all names that were found."""
+    listed = {
+        "ADAVERIFY_PLUGINS_ENABLED": chosen.enabled or (),
+        "ADAVERIFY_PLUGINS_REQUIRED": chosen.required,
+    }
+    where = " and ".join(variable for variable, names in listed.items() if set(names) & set(missing))
+    return PluginError(
+        f"{where} names what was not discovered: {', '.join(missing)}{suggestion(missing[0], found)}",
+        plugin=missing[0],
+        arrived=missing,
+        allowed=f"discovered: {', '.join(found) or 'nothing, no plugin is installed'}",
+        remedy="install the distribution that provides it, or correct the name",
+    )
 
 
 def _by_name(entry_points: Iterable[EntryPoint]) -> dict[str, EntryPoint]:

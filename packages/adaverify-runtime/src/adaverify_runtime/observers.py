@@ -42,6 +42,11 @@ class ObserverQueue:
     def __len__(self) -> int:
         return len(self._records)
 
+    @property
+    def listening(self) -> bool:
+        """Whether anybody gets the records."""
+        return bool(self._observers)
+
     def add(self, observer: Observer) -> None:
         """Hand records queued from now on to ``observer`` too."""
         self.drain()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import platformdirs
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from adaverify_contracts import SettingsError
@@ -23,6 +23,11 @@ PREFIX = "ADAVERIFY_"
 
 Mode = Literal["none", "fixed", "adaptive"]
 
+_INT32 = 2**31 - 1
+_INT64 = 2**63 - 1
+# Half of what 32 bits count: a length plus its drafts still fits.
+_LENGTH = 2**30
+
 
 def _split(value: object) -> object:
     """Turn ``a, b`` into ``("a", "b")``: lists in the environment are written with commas."""
@@ -31,6 +36,14 @@ def _split(value: object) -> object:
     return value
 
 
+def _regular(path: Path | None) -> Path | None:
+    """Refuse a folder, a pipe or a device: reading one would wait for ever or fill the memory."""
+    if path is not None and path.exists() and not path.is_file():
+        raise ValueError("not a regular file")
+    return path
+
+
+File = Annotated[Path | None, AfterValidator(_regular)]
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
 
 
@@ -96,7 +109,10 @@ class PluginSettings(_Section):
         default=(), description="plugin names separated by commas; none of these is loaded"
     )
     observer_queue: int = Field(
-        default=64, ge=1, description="an int >= 1: records kept until observers are called"
+        default=64,
+        ge=1,
+        le=65536,
+        description="an int in 1 .. 65536: records kept until observers are called",
     )
 
 
@@ -117,7 +133,10 @@ class PlannerSettings(_Section):
         default=0.005, ge=0, le=1, description="a number in 0 .. 1: gain below which the tier stays"
     )
     warmup_steps: int = Field(
-        default=32, ge=0, description="an int >= 0: most steps verified fully while the signal learns"
+        default=32,
+        ge=0,
+        le=_INT32,
+        description="an int in 0 .. 2147483647: most steps verified fully while the signal learns",
     )
     explore_share: float = Field(
         default=0.01, ge=0, le=0.5, description="a number in 0 .. 0.5: time that exploration may lose"
@@ -140,9 +159,14 @@ class GraphSettings(_Section):
     backend: str | None = Field(
         default=None, min_length=1, description="the name of a registered graph backend"
     )
-    max_graphs: int | None = Field(default=None, ge=1, description="an int >= 1: the most sizes to capture")
+    max_graphs: int | None = Field(
+        default=None, ge=1, le=65536, description="an int in 1 .. 65536: the most sizes to capture"
+    )
     bytes_limit: int | None = Field(
-        default=None, ge=0, description="an int >= 0: bytes that captures may take"
+        default=None,
+        ge=0,
+        le=_INT64,
+        description="an int in 0 .. 9223372036854775807: bytes that captures may take",
     )
 
 
@@ -151,23 +175,40 @@ class RelaySettings(_Section):
 
     model_config = SettingsConfigDict(env_prefix="ADAVERIFY_RELAY_")
 
-    depth: int = Field(default=4, ge=2, description="an int >= 2: slots of the ring")
+    depth: int = Field(default=4, ge=2, le=4096, description="an int in 2 .. 4096: slots of the ring")
 
 
 class EngineSettings(_Section):
-    """Defaults of the reference engine; it turns them into its own options."""
+    """Defaults of the reference engine; it turns them into its own options.
+
+    The bounds keep every size within what kernels count in 32 bits; whether a size fits the device is asked
+    where it is known.
+    """
 
     model_config = SettingsConfigDict(env_prefix="ADAVERIFY_ENGINE_")
 
-    max_requests: int = Field(default=8, ge=1, description="an int >= 1: decode requests in one step")
-    draft_tokens: int = Field(default=7, ge=0, description="an int >= 0: K, draft tokens per request")
-    max_model_len: int = Field(default=2048, ge=1, description="an int >= 1: longest sequence in tokens")
-    page_size: int = Field(default=16, ge=1, description="an int >= 1: tokens in one KV page")
-    num_pages: int | None = Field(
-        default=None, ge=1, description="an int >= 1: KV pages; unset means enough for all"
+    max_requests: int = Field(
+        default=8, ge=1, le=65536, description="an int in 1 .. 65536: decode requests in one step"
     )
-    prefill_chunk: int = Field(default=256, ge=1, description="an int >= 1: most prompt tokens in one step")
-    seed: int = Field(default=0, ge=0, description="an int >= 0")
+    draft_tokens: int = Field(
+        default=7, ge=0, le=65536, description="an int in 0 .. 65536: K, draft tokens per request"
+    )
+    max_model_len: int = Field(
+        default=2048, ge=2, le=_LENGTH, description="an int in 2 .. 1073741824: longest sequence in tokens"
+    )
+    page_size: int = Field(
+        default=16, ge=1, le=_LENGTH, description="an int in 1 .. 1073741824: tokens in one KV page"
+    )
+    num_pages: int | None = Field(
+        default=None,
+        ge=2,
+        le=_INT32,
+        description="an int in 2 .. 2147483647: KV pages with the null page; unset means enough for all",
+    )
+    prefill_chunk: int = Field(
+        default=256, ge=1, le=_LENGTH, description="an int in 1 .. 1073741824: most prompt tokens in one step"
+    )
+    seed: int = Field(default=0, ge=0, le=_INT64, description="an int in 0 .. 9223372036854775807")
     dtype: Literal["float32", "bfloat16"] = Field(default="bfloat16", description="float32 or bfloat16")
 
 
@@ -191,13 +232,16 @@ class PathSettings(_Section):
         default_factory=lambda: Path(platformdirs.user_cache_dir("adaverify", appauthor=False)),
         description="a folder for cost tables and calibration",
     )
-    cost_table: Path | None = Field(
-        default=None, description="a cost table file written by `adaverify profile`"
+    cost_table: File = Field(
+        default=None, description="a cost table, a regular file written by `adaverify profile`"
     )
-    row_costs: Path | None = Field(
-        default=None, description="a row-cost table file that a strategy's benchmark wrote"
+    row_costs: File = Field(
+        default=None, description="a row-cost table, a regular file that a strategy's benchmark wrote"
     )
-    trace: Path | None = Field(default=None, description="a file that step records are appended to")
+    trace: File = Field(default=None, description="a regular file that step records are appended to")
+    calibration: File = Field(
+        default=None, description="a file written by `adaverify calibrate`, or a JSON file of temperatures"
+    )
 
 
 @dataclass(frozen=True, slots=True)

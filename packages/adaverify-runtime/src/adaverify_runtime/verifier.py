@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -14,10 +13,7 @@ from adaverify_contracts import (
     Capability,
     ClosedError,
     DecodeBatch,
-    DecodeRowBuilder,
     GraphError,
-    GraphKey,
-    LayoutError,
     Limits,
     Plan,
     StepOutcome,
@@ -25,48 +21,18 @@ from adaverify_contracts import (
     StepState,
 )
 from adaverify_graphs import CaptureReport, Progress
-from adaverify_runtime.capture import GraphedSteps, Prologue, Step
+from adaverify_runtime.capture import Prologue, Step
 from adaverify_runtime.decision import Decision, decide_strategy
-from adaverify_runtime.input_checks import is_int, require_plan
-from adaverify_runtime.observers import DisabledObserver, ObserverQueue
+from adaverify_runtime.input_checks import require_padded_tokens, require_plan
+from adaverify_runtime.observers import DisabledObserver
+from adaverify_runtime.parts import Parts, Replayed
 from adaverify_runtime.plugins import Observer
 from adaverify_runtime.report import StartupReport
-from adaverify_runtime.row_choice import RowChoice
 from adaverify_runtime.staging import PerRequest, Staged, StaticInputs, longest_context
-from adaverify_verification import Assignment, VerificationManager
+from adaverify_verification import VerificationManager, request_rows
 
 # Outcomes arrive a few steps after their stage; strategies of steps whose outcome never came are dropped.
 _STAGED_DEPTH = 64
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What ``assemble`` puts together; ``ragged`` and ``uniform`` are builders, either may be None.
-
-    ``rows`` chooses between ``ragged`` and the ``alternatives``; None where there is nothing to choose.
-    """
-
-    limits: Limits
-    device: torch.device
-    capability: Capability
-    manager: VerificationManager
-    ragged: DecodeRowBuilder | None
-    uniform: DecodeRowBuilder | None
-    inputs: StaticInputs
-    graphs: GraphedSteps | None
-    observers: ObserverQueue
-    report: StartupReport
-    alternatives: tuple[DecodeRowBuilder, ...] = ()
-    rows: RowChoice | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Replayed:
-    """A step that ran from a graph: its key, its assignment, and what the captured step returned."""
-
-    key: GraphKey
-    assignment: Assignment
-    result: Any
 
 
 class Verifier:
@@ -74,7 +40,7 @@ class Verifier:
 
     ``publish``, ``plan``, ``stage``, ``replay`` and ``launch`` are the decode path: no hook, no wait for the
     device, no environment. ``observe`` and ``drain`` are off it. One thread at a time. After ``close`` they
-    raise ``ClosedError``, and so does ``capture``.
+    raise ``ClosedError``, and so do ``capture`` and ``observe`` of a step that was not staged before.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -128,11 +94,12 @@ class Verifier:
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """Every fallback, invalid event, disabled observer, graph miss and choice of rows by name."""
+        """Every fallback, invalid event, disabled observer, graph miss, choice of rows, unproven kernel."""
         graphs = self._parts.graphs.cache.counters if self._parts.graphs is not None else {}
         rows = self._parts.rows.counters if self._parts.rows is not None else {}
         named = {f"graph {name}": n for name, n in graphs.items()}
         named |= {f"rows: {word}": n for word, n in rows.items()}
+        named |= {f"kernel-unproven:{kernel}": 1 for kernel in self._parts.unproven}
         return {**self.manager.counters, **self._parts.observers.counters, **named}
 
     @property
@@ -213,7 +180,7 @@ class Verifier:
         padded_requests = requests if padded_requests is None else padded_requests
         tokens = requests + plan.budget
         padded_tokens = tokens if padded_tokens is None else padded_tokens
-        self._require_tokens(padded_tokens, tokens)
+        require_padded_tokens(padded_tokens, tokens, parts.limits)
         context = None if parts.rows is None else longest_context(kv_lens, plan, parts.limits)
         decision = self.decide(plan, context, padded_tokens)
         views = parts.inputs.load(plan, scheduled, kv_lens, block_table, padded_requests)
@@ -327,10 +294,23 @@ class Verifier:
     def observe(self, outcome: StepOutcome, plan: Plan) -> StepRecord:
         """Learn from a finished step and return its record; queue the record for observers.
 
-        Observers are called by ``drain``, by ``close``, and here when the queue is full.
+        Observers are called by ``drain``, by ``close``, and here when the queue is full or the verifier is
+        closed: then only outcomes of steps that were staged before are taken. Without observers a record has
+        no ``rows``.
+
+        Raises:
+            PlanError: ``outcome`` or ``plan`` is no such value.
+            ClosedError: the verifier is closed, and this step was not under way when it was.
         """
+        require_plan(plan)
+        if self._closed and plan.step not in self._staged:
+            self._require_open()
         record = self.manager.observe(outcome, plan, self._staged.pop(plan.step, "unstaged"))
+        if self._parts.observers.listening:
+            record = replace(record, rows=request_rows(outcome))
         self._parts.observers.put(record)
+        if self._closed:
+            self.drain()
         return record
 
     def add_observer(self, name: str, call: Callable[[StepRecord], None]) -> None:
@@ -349,7 +329,7 @@ class Verifier:
     def close(self) -> None:
         """Drain, then release the relay and the graphs; closing again does nothing.
 
-        Outcomes of steps that were staged before can still be observed; nothing can be planned or run.
+        Outcomes of steps that were staged before can still be observed, each once; nothing else can be done.
         """
         if self._closed:
             return
@@ -370,16 +350,6 @@ class Verifier:
                 arrived="a closed verifier",
                 allowed="a verifier that was not closed",
                 remedy="close it after the last step, or assemble another",
-            )
-
-    def _require_tokens(self, padded_tokens: int, tokens: int) -> None:
-        most = self.limits.max_tokens
-        if not is_int(padded_tokens) or not tokens <= padded_tokens <= most:
-            raise LayoutError(
-                "padded_tokens does not hold the step or exceeds the static buffers",
-                arrived=padded_tokens,
-                allowed=f"an int in {tokens} .. {most}, the planned query tokens and Limits.max_tokens",
-                remedy="run the step at a tier that holds it",
             )
 
     def _remember(self, step: int, strategy: str) -> None:

@@ -62,8 +62,16 @@ class TinyModel:
 
     def forward(self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
         """Return final hidden states [T, 32] for int64 tokens and positions [T]."""
+        return self.forward_tapped(tokens, positions, attend, ())[0]
+
+    def forward_tapped(
+        self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend, taps: tuple[int, ...]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return final hidden states, and the residual stream after the layers ``taps``, counted from 1."""
+        import torch
         from torch.nn.functional import relu, rms_norm
 
+        features = []
         # A draft may stand past the longest sequence; its row is computed and never emitted.
         hidden = self._embedding[tokens] + self._places[positions.clamp(max=len(self._places) - 1)]
         for layer in range(_LAYERS):
@@ -71,7 +79,10 @@ class TinyModel:
             query, key, value = mixed[:, :_HEADS], mixed[:, _HEADS:-1], mixed[:, -1:]
             hidden = hidden + attend(layer, query, key, value).reshape(len(tokens), -1) @ self._out[layer]
             hidden = hidden + relu(rms_norm(hidden, (_HIDDEN,)) @ self._up[layer]) @ self._down[layer]
-        return rms_norm(hidden, (_HIDDEN,))
+            if layer + 1 in taps:
+                features.append(hidden)
+        tapped = torch.cat(features, dim=1) if features else hidden[:, :0]
+        return rms_norm(hidden, (_HIDDEN,)), tapped
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Return float32 logits [T, vocabulary]."""

@@ -30,6 +30,8 @@ MEMORY = 0.9
 STEP_LIMIT = 2.0
 # A position serves its own intercept half and half with the shared one at 32 labels, the readiness minimum.
 SHARED_WEIGHT = 32.0
+# Newton steps over one recorded set; a logit moves by at most 2 in each, and the last ones move none.
+PASSES = 40
 # Scores beyond +-1000 count as +-1000: then 2e5 labels of one window fit an int64 at 24 fractional bits.
 SCORE_LIMIT = 1000.0
 _FRACTION = float(1 << 24)
@@ -38,46 +40,62 @@ _NUMBERS = ("slope", "s_ww", "refits")
 _REALS = ("remembered", "s_kk", "intercepts", "s_wk")
 _COUNTS = ("positives", "negatives", "predicted")
 
-# 32 of each kind put the pooled rate within 0.09 (one standard deviation at worst); position 1 decides
-# whether to verify anything, so it needs 8 of each kind of its own, and the deeper ones borrow the shared
-# intercept.
+# 32 of each kind put the pooled rate within 0.09 (one standard deviation at worst); each position needs 8 of
+# each kind of its own, and leans on the shared intercept beyond them.
 MIN_EACH = 32
-MIN_EACH_FIRST = 8
+MIN_EACH_POSITION = 8
 # Labels of one kind only are evidence too: after n of them the other kind's rate is below 3 / n (95 %), 0.6 %
-# here. Without this a drafter that is never accepted would be verified in full for ever.
+# and 2 % here. Without this a drafter that is never accepted would be verified in full for ever.
 MIN_ONE_KIND = 512
-MIN_ONE_KIND_FIRST = 128
+MIN_ONE_KIND_POSITION = 128
 
 
 def label_counts(outcome: StepOutcome) -> np.ndarray:
     """Return how many positions of each request carry a label, int64 [R].
 
     A position has a label when it was admitted and reached: ``min(accepted + 1, admitted)`` of them, the last
-    one negative unless everything admitted was accepted. Requests with ``learn`` False have none.
+    one negative unless everything admitted was accepted. Behind an accepted end token there are none
+    (``judged``), nor for requests with ``learn`` False.
     """
-    return np.where(outcome.learn, np.minimum(outcome.accepted + 1, outcome.admitted), 0).astype(np.int64)
+    counts = np.minimum(outcome.accepted + 1, outcome.admitted)
+    if outcome.judged is not None:
+        counts = np.minimum(counts, outcome.judged)
+    return np.where(outcome.learn, counts, 0).astype(np.int64)
 
 
 def readiness(positives: np.ndarray, negatives: np.ndarray) -> tuple[bool, str]:
-    """Return whether labels per position, int [K] each, suffice to trim, and the reason in words."""
+    """Return whether labels per position, int [K] each, suffice to trim, and the reason in words.
+
+    Every position needs both kinds, or many of one. When so many drafts were verified that a position still
+    short is hardly ever reached, it no longer holds up the others.
+    """
     total = (int(positives.sum()), int(negatives.sum()))
-    first = (int(positives[:1].sum()), int(negatives[:1].sum()))
-    for what, (yes, no), each, one_kind in (
-        ("all positions", total, MIN_EACH, MIN_ONE_KIND),
-        ("position 1", first, MIN_EACH_FIRST, MIN_ONE_KIND_FIRST),
-    ):
-        if min(yes, no) < each and yes + no < one_kind:
-            return False, (
-                f"{what}: {yes} accepted and {no} rejected labels, needs {each} of each or {one_kind} in all"
-            )
-    short = [
-        str(k + 1)
-        for k in range(1, len(positives))
-        if min(int(positives[k]), int(negatives[k])) < MIN_EACH_FIRST
-    ]
-    if short:
-        return True, f"fitted; positions {', '.join(short)} have few labels and lean on the shared intercept"
-    return True, "fitted at every position"
+    if min(total) < MIN_EACH and sum(total) < MIN_ONE_KIND:
+        return False, f"all positions: {_words(*total, MIN_EACH, MIN_ONE_KIND)}"
+    short = short_positions(positives, negatives)
+    if not short:
+        return True, "fitted at every position"
+    seldom = int(positives[0] + negatives[0]) >= MIN_ONE_KIND
+    if short[0] == 1 or not seldom:
+        return False, shortage(short[0], positives, negatives)
+    named = ", ".join(map(str, short))
+    return True, f"fitted; positions {named} have few labels and lean on the shared intercept"
+
+
+def short_positions(positives: np.ndarray, negatives: np.ndarray) -> tuple[int, ...]:
+    """Return the positions, from 1, that have neither 8 labels of each kind nor 128 in all."""
+    few = np.minimum(positives, negatives) < MIN_EACH_POSITION
+    return tuple((np.flatnonzero(few & (positives + negatives < MIN_ONE_KIND_POSITION)) + 1).tolist())
+
+
+def shortage(position: int, positives: np.ndarray, negatives: np.ndarray) -> str:
+    """Return in words what a position, from 1, has and needs."""
+    counts = int(positives[position - 1]), int(negatives[position - 1])
+    return f"position {position}: {_words(*counts, MIN_EACH_POSITION, MIN_ONE_KIND_POSITION)}"
+
+
+def _words(yes: int, no: int, each: int, one_kind: int) -> str:
+    return f"{yes} accepted and {no} rejected labels, needs {each} of each or {one_kind} in all"
 
 
 def probabilities(slope: float, intercepts: np.ndarray, scores: np.ndarray) -> np.ndarray:
@@ -185,6 +203,23 @@ class LogisticFit:
         self.intercepts = self.intercepts + shifts * self._remembered / (self._remembered + DAMPING)
         self.refits += 1
         self._reset_window()
+
+    def fit_to(self, scores: np.ndarray, labelled: np.ndarray, accepted: np.ndarray) -> None:
+        """Fit to one recorded set of labels until it stays; whatever was learnt before is replaced.
+
+        Args:
+            scores: float [N, K], raw; labels of scores that are not numbers are skipped.
+            labelled: bool [N, K].
+            accepted: bool [N, K], read where ``labelled``.
+        """
+        for _ in range(PASSES):
+            self._memory = _Sums.zero(self.draft_tokens, np.float64)
+            self._remembered = np.zeros(self.draft_tokens)
+            self.positives[:] = self.negatives[:] = self.predicted[:] = 0
+            self._reset_window()
+            self.count(scores, labelled, accepted)
+            self.refit()
+        self.refits = 1
 
     def served(self) -> tuple[float, np.ndarray]:
         """Return the slope and the intercepts float64 [K] to use; few labels lean on the shared intercept."""

@@ -55,6 +55,17 @@ def learnt_of(state: object, signal: str, fingerprint: str, draft_tokens: int) -
     return learnt
 
 
+def calibration_subject(target: str, drafter: str) -> str:
+    """Return the fingerprint of a calibration: scores mean something for one target and drafter only."""
+    return f"target {target}, drafter {drafter}"
+
+
+def signal_of(state: object, otherwise: str) -> str:
+    """Return the name of the signal that saved ``state``; ``otherwise`` for whatever has no such name."""
+    named = state.get("signal") if isinstance(state, dict) and "learnt" in state else None
+    return named if isinstance(named, str) else otherwise
+
+
 def save_state(path: Path, state: dict[str, Any]) -> None:
     """Write what ``export_state`` returned; the file is replaced as a whole or not at all."""
     partial = path.with_name(path.name + ".partial")
@@ -70,11 +81,11 @@ def load_state(path: Path) -> object:
     """
     try:
         state: object = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as cause:
+    except (OSError, ValueError, RecursionError) as cause:
         raise CalibrationError(
-            "saved calibration cannot be read",
+            f"saved calibration cannot be read: {type(cause).__name__}",
             arrived=str(path),
-            allowed="a JSON file written by save_state",
-            remedy="delete the file; the signal calibrates itself again",
+            allowed="a readable JSON file: what save_state wrote, or another engine's temperatures",
+            remedy="check the path, or do without the file; the signal calibrates itself",
         ) from cause
     return state

@@ -55,7 +55,10 @@ def ranked_scores(scores: np.ndarray, scheduled: np.ndarray) -> np.ndarray:
         scores: int [R, K] quantised survivals, 0 .. 65535.
         scheduled: int64 [R], 0 .. K.
     """
-    offered = scores[np.arange(scores.shape[1]) < scheduled[:, None]].astype(np.uint16)
+    offered = scores.ravel()
+    if int(scheduled.sum()) < offered.size:
+        offered = scores[np.arange(scores.shape[1]) < scheduled[:, None]]
+    offered = offered.astype(np.uint16)
     # A stable sort of 16-bit integers is a radix sort: 1792 scores in about 10 us.
     return np.sort(offered, kind="stable")[::-1].astype(np.int64)
 

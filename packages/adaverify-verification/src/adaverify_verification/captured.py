@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 
 from adaverify_verification.assignment import Assigner, Assignment
+from adaverify_verification.law import Pins
 from adaverify_verification.live import LiveConfidences
 
 
@@ -19,6 +22,8 @@ class CapturedSteps:
 
     _live: LiveConfidences
     _assigner: Assigner
+    _require_open: Callable[[], None]
+    _pins: Pins | None
 
     def capture_live(self, scores: torch.Tensor, slots: torch.Tensor, entry: torch.Tensor) -> torch.Tensor:
         """Turn scores into live confidences and store them in the relay's ring. Device work only; capturable.
@@ -37,6 +42,7 @@ class CapturedSteps:
             LayoutError: the tensors do not fit the limits.
             CapabilityError: the ring cannot be written by a kernel here.
         """
+        self._require_open()
         return self._live.capture_live(scores, slots, entry)
 
     def begin_publish(self, step: int, slots: np.ndarray, generations: np.ndarray) -> int:
@@ -54,8 +60,10 @@ class CapturedSteps:
             The index for the device scalar ``entry``; that of the relay's bin when nothing is published.
 
         Raises:
-            LayoutError: the lengths do not fit the limits.
+            LayoutError: the lengths do not fit the limits, or the step is no step number.
+            ClosedError: the manager is closed.
         """
+        self._require_open()
         return self._live.begin_publish(step, slots, generations)
 
     def end_publish(self) -> None:
@@ -89,4 +97,9 @@ class CapturedSteps:
         Raises:
             LayoutError: the tensors do not fit the limits.
         """
-        return self._assigner.assign(self._live.rows(requests), scheduled, kv_lens, budget, padded_tokens)
+        self._require_open()
+        confidences = self._live.rows(requests)
+        if self._pins is not None:
+            # Which rows must be verified whole was enqueued by ``plan``.
+            confidences = self._pins.apply(confidences)
+        return self._assigner.assign(confidences, scheduled, kv_lens, budget, padded_tokens)

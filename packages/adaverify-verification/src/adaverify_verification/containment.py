@@ -14,8 +14,12 @@ class PluginFault(Exception):
     """A plugin failed in one step, which then verifies everything; ``name`` is what it is counted as."""
 
     def __init__(self, name: str, words: str) -> None:
-        super().__init__(words)
+        # Both arguments, or a copy of a manager that remembers a fault could not make another.
+        super().__init__(name, words)
         self.name = name
+
+    def __str__(self) -> str:
+        return str(self.args[1])
 
 
 def raised(kind: str, error: BaseException) -> PluginFault:

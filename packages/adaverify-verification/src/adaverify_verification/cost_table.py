@@ -30,6 +30,10 @@ REMEASURE = "run `adaverify profile` to measure a new table"
 
 Point = tuple[int, int, int, float]
 
+# Below this spread between the cheapest and the dearest point no budget can gain 1 %, and the measurement's
+# own noise is about as large: the table carries no information.
+FLAT_SPREAD = 0.01
+
 
 @dataclass(frozen=True, slots=True)
 class CostCurve:
@@ -88,8 +92,10 @@ class CostTable:
         about points whose rounds never agreed.
 
         Raises:
-            CostTableError: no points, or one that is not finite, not positive or off the axes.
+            CostTableError: no points, or one that is not finite, not positive or off the axes; or what is no
+                fingerprint.
         """
+        _require_parts(fingerprint, points, draft)
         samples: dict[tuple[int, int], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
         for raw in points:
             tokens, requests, context, seconds = _point(raw)
@@ -104,9 +110,7 @@ class CostTable:
             curves.append(curve)
             outliers.extend(_outliers(curve))
         _positive("rejected_seconds", rejected_seconds, zero=True)
-        drafting = tuple(sorted((int(count), float(seconds)) for count, seconds in draft))
-        for count, seconds in drafting:
-            _positive(f"draft seconds at {count} requests", seconds, zero=True)
+        drafting = tuple(sorted(_draft_price(price) for price in draft))
         named = tuple(dict.fromkeys((*outliers, *(str(note) for note in noted))))
         unquiet = tuple(str(note) for note in disturbed)
         return cls(fingerprint, tuple(curves), named, drafting, float(rejected_seconds), unquiet)
@@ -210,7 +214,7 @@ class CostTable:
 def _read(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise CostTableError(
             "the cost table cannot be read",
             arrived=f"{path}: {type(error).__name__}: {error}",
@@ -243,14 +247,51 @@ def _positive(name: str, value: object, *, zero: bool = False) -> float:
     return float(value)  # type: ignore[arg-type]
 
 
-def _point(raw: Sequence[float]) -> Point:
-    if len(raw) != 4:
+def _require_parts(fingerprint: object, points: object, draft: object) -> None:
+    if not isinstance(fingerprint, Fingerprint):
         raise CostTableError(
-            "a cost point does not have four numbers",
-            arrived=tuple(raw),
-            allowed="(tokens, requests, context, seconds)",
+            "a cost table belongs to no setup",
+            arrived=fingerprint,
+            allowed="a Fingerprint",
+            remedy="build it with Fingerprint.of(...), or Fingerprint.from_mapping({...})",
+        )
+    for name, values in (("points", points), ("draft", draft)):
+        if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+            raise CostTableError(
+                f"the {name} of a cost table are no points",
+                arrived=values,
+                allowed="(tokens, requests, context, seconds) points"
+                if name == "points"
+                else "(requests, seconds) pairs",
+                remedy=f"pass {name} as a list of tuples",
+            )
+
+
+def _draft_price(raw: Sequence[float]) -> tuple[int, float]:
+    pair = _listed(raw, 2, "a draft price does not have two numbers", "(requests, seconds)")
+    count = pair[0]
+    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
+        raise CostTableError(
+            "a draft price has requests off its axis",
+            arrived=tuple(pair),
+            allowed="an int >= 1",
             remedy=REMEASURE,
         )
+    seconds = pair[1].item() if isinstance(pair[1], np.generic) else pair[1]
+    return int(count), _positive(f"draft seconds at {count} requests", seconds, zero=True)
+
+
+def _listed(raw: object, length: int, problem: str, allowed: str) -> list[Any]:
+    listed = list(raw) if isinstance(raw, Iterable) and not isinstance(raw, str | bytes) else None
+    if listed is None or len(listed) != length:
+        raise CostTableError(
+            problem, arrived=raw if listed is None else tuple(listed), allowed=allowed, remedy=REMEASURE
+        )
+    return listed
+
+
+def _point(raw: Sequence[float]) -> Point:
+    raw = _listed(raw, 4, "a cost point does not have four numbers", "(tokens, requests, context, seconds)")
     for name, value, lowest in zip(("tokens", "requests", "context"), raw, (1, 1, 0), strict=False):
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < lowest:
             raise CostTableError(
@@ -278,3 +319,18 @@ def _outliers(curve: CostCurve) -> list[str]:
         for tokens, measured, used in zip(curve.tokens, curve.measured, curve.seconds, strict=True)
         if abs(used - measured) > OUTLIER_SHARE * measured
     ]
+
+
+def priced_state(table: CostTable | None) -> tuple[bool, str]:
+    """Return whether a table can tell budgets apart, and why in words."""
+    if table is None:
+        return False, "no cost table: run `adaverify profile`"
+    if table.rejected_seconds > 0:
+        return True, f"{len(table.points)} measured points, rejected drafts cost time of their own"
+    spreads = [curve.seconds[-1] / curve.seconds[0] - 1.0 for curve in table.curves]
+    if max(spreads) < FLAT_SPREAD:
+        return False, (
+            f"the cost table is flat: {max(spreads):.2%} between its cheapest and dearest size, "
+            f"less than {FLAT_SPREAD:.0%}"
+        )
+    return True, f"{len(table.points)} measured points"

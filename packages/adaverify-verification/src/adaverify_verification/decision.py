@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,8 +15,12 @@ from adaverify_verification.guard import Guard
 from adaverify_verification.options import ManagerOptions
 from adaverify_verification.policies import GainPolicy, ratio_gains
 
+Untried = Callable[[int], bool]
+"""Whether a size that executes has hardly been served, so that its price is the table's word alone."""
+
 # A candidate whose price differs less from everything's than this cannot teach anything about prices.
 SAME_PRICE = 0.01
+UNTRIED = "exploring a size whose price is the table's word alone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,22 +86,26 @@ class Decider:
         draft_seconds: float,
         tiered: bool,
         guarded: bool,
+        untried: Untried,
+        plain: bool = True,
     ) -> Choice:
         """Return the choice for one priced step with drafts.
 
         Args:
-            candidates: the first is budget 0, the last full verification.
+            candidates: the first is the smallest budget, the last full verification.
             executed: int64 [C], query tokens that execute.
             draft_seconds: the part of ``candidates.seconds`` that not drafting would save.
             tiered: the sizes are captured tiers.
             guarded: False for live values, past whose frontier nothing but the policy's own rule may look.
+            untried: of the cost model.
+            plain: the first candidate verifies nothing; False judges nothing about drafting at all.
 
         Raises:
             PluginFault: the policy raised or answered nonsense.
         """
         full = len(candidates.budgets) - 1
-        bare_rate = _bare_rate(candidates, draft_seconds)
-        charge = self.arm.take_probe()
+        bare_rate = _bare_rate(candidates, draft_seconds) if plain else None
+        charge = self.arm.take_probe() if plain else None
         if charge is not None:
             probe = _probe_of(candidates, 0, charge, bare_rate)
             return Choice(full, PlanState.FULL, "exploring whether drafting pays again", probe)
@@ -106,43 +115,70 @@ class Decider:
             choice = Choice(index, kind, "frontier rule on live confidences, unguarded")
         elif candidates.seconds[0] >= candidates.seconds[full]:
             choice = Choice(full, PlanState.FULL, "every reachable budget costs the same")
+            choice = self._trial(candidates, executed, untried) or choice
         else:
-            choice = self._guarded(candidates, executed, tiered=tiered)
+            choice = self._guarded(candidates, executed, untried, tiered=tiered)
         if bare_rate is not None:
             self.arm.note(
                 float(candidates.tokens[choice.index] / candidates.seconds[choice.index]), bare_rate
             )
         return choice
 
-    def _guarded(self, candidates: BudgetCandidates, executed: np.ndarray, *, tiered: bool) -> Choice:
+    def _guarded(
+        self, candidates: BudgetCandidates, executed: np.ndarray, untried: Untried, *, tiered: bool
+    ) -> Choice:
         full = len(candidates.budgets) - 1
         index = containment.choose(self.policy, candidates)
         gains = containment.weigh(self._gains, candidates)
         kept, reason = self.guard.settle(gains, index, executed, tiered=tiered)
-        other = full if kept != full else index
-        probe = self._probe(candidates, gains, kept, other)
+        if kept == full:
+            # One of the two at most: each earns the step's share of exploration.
+            if gains[index] > 0 and candidates.seconds[index] < (1.0 - SAME_PRICE) * candidates.seconds[full]:
+                found = self._near_miss(candidates, index, reason)
+            else:
+                found = self._trial(candidates, executed, untried)
+            return found or Choice(full, PlanState.FULL, reason)
+        probe = self._probe_full(candidates, kept)
         if probe is None:
-            return Choice(kept, PlanState.FULL if kept == full else PlanState.TRIMMING, reason)
-        if other == full:
-            return Choice(full, PlanState.FULL, f"exploring trimmed positions; {reason}", probe)
-        return Choice(other, PlanState.TRIMMING, f"exploring a size that may pay; {reason}", probe)
+            return Choice(kept, PlanState.TRIMMING, reason)
+        return Choice(full, PlanState.FULL, f"exploring trimmed positions; {reason}", probe)
 
-    def _probe(self, candidates: BudgetCandidates, gains: np.ndarray, kept: int, other: int) -> Probe | None:
-        """Return the probe that this step affords: everything while trimming, a near miss while not."""
-        full = len(gains) - 1
+    def _probe_full(self, candidates: BudgetCandidates, kept: int) -> Probe | None:
+        """Return the probe of everything that a trimmed step affords."""
         tokens, seconds = candidates.tokens, candidates.seconds
-        if kept != full:
-            # Time that verifying everything loses, less what its tokens are worth at the plan's own rate.
-            worth = tokens[full] * seconds[kept] / tokens[kept] if tokens[kept] > 0 else 0.0
-            loss = float((seconds[full] - worth) / seconds[kept])
-        elif gains[other] > 0 and seconds[other] < (1.0 - SAME_PRICE) * seconds[full]:
-            loss = 0.0
-        else:
+        # Time that verifying everything loses, less what its tokens are worth at the plan's own rate.
+        worth = tokens[-1] * seconds[kept] / tokens[kept] if tokens[kept] > 0 else 0.0
+        return self._afford(candidates, kept, float((seconds[-1] - worth) / seconds[kept]))
+
+    def _near_miss(self, candidates: BudgetCandidates, index: int, reason: str) -> Choice | None:
+        """Return the policy's choice, explored, where it promises a gain that the margin swallows."""
+        probe = self._afford(candidates, len(candidates.budgets) - 1, 0.0)
+        words = f"exploring a size that may pay; {reason}"
+        return None if probe is None else Choice(index, PlanState.TRIMMING, words, probe)
+
+    def _trial(self, candidates: BudgetCandidates, executed: np.ndarray, untried: Untried) -> Choice | None:
+        """Return half of everything, explored, while the table alone says that trimming never pays.
+
+        A table that is wrong about that would otherwise never be contradicted: nothing else serves a smaller
+        size. A few visits settle it.
+        """
+        full = len(candidates.budgets) - 1
+        half = int(np.searchsorted(candidates.budgets, int(candidates.budgets[full]) // 2))
+        if half == full or executed[half] >= executed[full] or not untried(int(executed[half])):
             return None
+        tokens, seconds = candidates.tokens, candidates.seconds
+        share = float(tokens[half] / tokens[full]) if tokens[full] > 0 else 1.0
+        probe = self._afford(candidates, full, float(seconds[half] / seconds[full]) - share)
+        return None if probe is None else Choice(half, PlanState.TRIMMING, UNTRIED, probe)
+
+    def _afford(self, candidates: BudgetCandidates, replaced: int, loss: float) -> Probe | None:
+        """Return a probe in place of candidate ``replaced`` where exploration has earned its loss."""
         charge = self._exploration.due(loss)
-        if charge is None:
-            return None
-        return _probe_of(candidates, kept, charge)
+        return None if charge is None else _probe_of(candidates, replaced, charge)
+
+    def tries(self, part: float, whole: float) -> bool:
+        """Return whether a step may verify ``part`` of ``whole`` expected tokens at an unknown price."""
+        return self._exploration.due(1.0 - part / whole if whole > 0 else 0.0) is not None
 
     def learn_from(self, probe: Probe, emitted: int, seconds: float | None) -> None:
         """Charge a probe what it really lost; one that was not timed stays charged as planned."""

@@ -9,9 +9,12 @@ from typing import TypeVar
 
 import numpy as np
 
+from adaverify_verification.contention import WAIT_BOUND, waited_share
 from adaverify_verification.monotone import isotonic
 
 Shape = tuple[int, int, int]
+# Share of each round that was spent waiting for a processor, parallel to the seconds.
+Waited = Mapping[tuple[int, int, int], Sequence[float]]
 Key = TypeVar("Key", bound=Hashable)
 # The time that counts may lie this far above the fastest round. Quiet rounds of one shape agree to about 2 %;
 # at 10 % no margin of the guard covers the error.
@@ -69,21 +72,28 @@ def settle(
     samples: dict[Shape, list[float]],
     again: Callable[[Sequence[Shape]], None],
     executed: Callable[[Shape], Shape],
+    waited: Waited | None = None,
+    *,
+    retries: int = RETRIES,
 ) -> tuple[Shape, ...]:
-    """Measure shapes in doubt again, at most ``RETRIES`` times; return those whose rounds never agreed.
+    """Measure shapes in doubt again, at most ``retries`` times; return those that never came to rest.
 
-    In doubt are shapes whose rounds spread by more than ``SPREAD_BOUND``, and shapes that the never-falling
-    fit moves by more than ``CORRECTION_BOUND``. A time of the latter that comes out again is the machine's
-    own, not a disturbance: kernels do run some sizes faster than smaller ones.
+    In doubt are shapes whose rounds spread by more than ``SPREAD_BOUND`` or waited for a processor more than
+    ``WAIT_BOUND`` of the time that counts, and shapes that the never-falling fit moves by more than
+    ``CORRECTION_BOUND``. A time of the latter that comes out again is the machine's own, not a disturbance:
+    kernels do run some sizes faster than smaller ones.
 
     Args:
         samples: seconds of every shape so far; ``again`` appends to it.
         again: measures the given shapes once more.
         executed: what a shape executes, which is where the fit has it.
+        waited: share of each round spent waiting; ``again`` appends to it. None where nothing is known.
+        retries: further passes at most.
     """
+    waited = {} if waited is None else waited
     believed: dict[Shape, float] = {}
-    for _ in range(RETRIES):
-        doubtful = _unquiet(samples)
+    for _ in range(retries):
+        doubtful = unquiet(samples, waited)
         used = {shape: faster_half(times) for shape, times in samples.items()}
         moved = corrections({executed(shape): seconds for shape, seconds in used.items()})
         for shape, seconds in used.items():
@@ -95,11 +105,16 @@ def settle(
         if not doubtful:
             return ()
         again(list(dict.fromkeys(doubtful)))
-    return tuple(_unquiet(samples))
+    return tuple(unquiet(samples, waited))
 
 
-def _unquiet(samples: Mapping[Shape, Sequence[float]]) -> list[Shape]:
-    return [shape for shape, times in samples.items() if spread(times) > SPREAD_BOUND]
+def unquiet(samples: Mapping[Shape, Sequence[float]], waited: Waited) -> list[Shape]:
+    """Return the shapes whose rounds do not agree, or waited for a processor."""
+    return [
+        shape
+        for shape, times in samples.items()
+        if spread(times) > SPREAD_BOUND or waited_share(times, waited.get(shape, ())) > WAIT_BOUND
+    ]
 
 
 def slow_rounds(samples: Mapping[Shape, Sequence[float]]) -> list[str]:
@@ -114,13 +129,24 @@ def slow_rounds(samples: Mapping[Shape, Sequence[float]]) -> list[str]:
     return found
 
 
-def unquiet_words(shapes: Iterable[Shape], samples: Mapping[Shape, Sequence[float]]) -> list[str]:
-    """Return a sentence about each shape whose rounds never agreed."""
-    return [
-        f"{spelt(shape)}: {len(samples[shape])} rounds do not agree, the time that counts is "
-        f"{spread(samples[shape]):.0%} above the fastest, {SPREAD_BOUND:.0%} allowed"
-        for shape in shapes
-    ]
+def unquiet_words(
+    shapes: Iterable[Shape], samples: Mapping[Shape, Sequence[float]], waited: Waited
+) -> list[str]:
+    """Return a sentence about each shape that never came to rest."""
+    return [_unquiet_words(shape, samples[shape], waited.get(shape, ())) for shape in shapes]
+
+
+def _unquiet_words(shape: Shape, seconds: Sequence[float], shares: Sequence[float]) -> str:
+    share = waited_share(seconds, shares)
+    if share > WAIT_BOUND:
+        return (
+            f"{spelt(shape)}: {share:.0%} of the time that counts was spent waiting for a processor that "
+            f"something else held, {WAIT_BOUND:.0%} allowed"
+        )
+    return (
+        f"{spelt(shape)}: {len(seconds)} rounds do not agree, the time that counts is "
+        f"{spread(seconds):.0%} above the fastest, {SPREAD_BOUND:.0%} allowed"
+    )
 
 
 def spelt(shape: Shape) -> str:

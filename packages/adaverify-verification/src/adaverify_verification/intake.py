@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from adaverify_contracts import LayoutError, Limits
+from adaverify_verification.parts import is_step
 
 
 class Intake:
@@ -31,13 +32,7 @@ class Intake:
         Raises:
             LayoutError: names what arrived and what is allowed; no device value is read.
         """
-        if type(step) is not int and not isinstance(step, np.integer):
-            raise LayoutError(
-                "the published step is no step number",
-                arrived=step,
-                allowed="an int",
-                remedy="pass the step that verifies these drafts",
-            )
+        require_step(step)
         _require_integers("slots", slots)
         _require_integers("generations", generations)
         self._check_scores(scores, len(slots), len(generations))
@@ -83,6 +78,21 @@ class Intake:
                 allowed="each slot once",
                 remedy="publish one row a request",
             )
+
+
+def require_step(step: object) -> None:
+    """Require a step number.
+
+    Raises:
+        LayoutError: it is none.
+    """
+    if not is_step(step):
+        raise LayoutError(
+            "the published step is no step number",
+            arrived=step,
+            allowed="an int in 0 .. 2**63 - 1",
+            remedy="pass the step that verifies these drafts",
+        )
 
 
 def _require_integers(name: str, values: Any) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from adaverify_contracts import LayoutError, Limits, PlanError, Signal, StepState
 from adaverify_verification import containment
-from adaverify_verification.intake import Intake
+from adaverify_verification.intake import Intake, require_step
 from adaverify_verification.relay import Relay
 
 
@@ -74,6 +74,7 @@ class LiveConfidences:
 
     def begin_publish(self, step: int, slots: np.ndarray, generations: np.ndarray) -> int:
         """Run the host's share before the replay; see ``CapturedSteps.begin_publish``."""
+        require_step(step)
         if not len(slots) == len(generations) <= self._limits.max_requests:
             raise LayoutError(
                 "a publication's slots do not fit the limits",
@@ -132,9 +133,7 @@ class LiveConfidences:
             return self._aligned[:rows].fill_(1.0), False
         slots, generations = self._rows
         count = state.requests
-        if len(slots) == count and bool(
-            (slots == state.slots).all() and (generations == state.generations).all()
-        ):
+        if same_requests(slots, generations, state):
             return self._live[:rows], True
         source = lookup(slots, generations, state)
         missing = source < 0
@@ -149,6 +148,13 @@ class LiveConfidences:
         self._generations[slots] = generations
         for slot in slots[(known != generations) & (known >= 0)].tolist():
             containment.forget(self._signal, slot)
+
+
+def same_requests(slots: np.ndarray, generations: np.ndarray, state: StepState) -> bool:
+    """Return whether the published rows are the requests of ``state``, in its order: the usual case."""
+    return len(slots) == state.requests and bool(
+        (slots == state.slots).all() and (generations == state.generations).all()
+    )
 
 
 def lookup(slots: np.ndarray, generations: np.ndarray, state: StepState) -> np.ndarray:

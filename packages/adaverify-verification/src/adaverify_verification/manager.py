@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
 import torch
 
 from adaverify_contracts import (
-    BudgetReads,
     Limits,
     Plan,
     PlanError,
@@ -28,12 +28,19 @@ from adaverify_verification.assignment import Assigner, Assignment
 from adaverify_verification.captured import CapturedSteps
 from adaverify_verification.cost_model import CostModel
 from adaverify_verification.decision import Choice, Decider
-from adaverify_verification.digest import agree, apply_plan, export_plan
+from adaverify_verification.lagged import survivals
+from adaverify_verification.law import LawRule, Pins
 from adaverify_verification.ledger import Entry, Ledger
-from adaverify_verification.live import LiveConfidences, lookup, oddity
-from adaverify_verification.lossless import effective_seen, require_lossless, verdict
+from adaverify_verification.live import LiveConfidences
 from adaverify_verification.options import ManagerOptions
 from adaverify_verification.outcomes import misfits_of, require_kinds, verification_seconds
+from adaverify_verification.parts import (
+    require_note,
+    require_open,
+    require_parts,
+    start_warnings,
+    tier_counts,
+)
 from adaverify_verification.planner import (
     NO_TIERS,
     Prospects,
@@ -45,14 +52,15 @@ from adaverify_verification.planner import (
     write_plan,
 )
 from adaverify_verification.policies import AchievedRate
-from adaverify_verification.quantise import SCORE_MAX, scores
+from adaverify_verification.ranks import AgreedSteps
 from adaverify_verification.records import write_record
 from adaverify_verification.relay import Relay, make_relay
+from adaverify_verification.retrial import RetriedPrices
 
 _LOG = logging.getLogger(__name__)
 
 
-class VerificationManager(CapturedSteps):
+class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
     """Decides each step how many draft tokens to verify and which, and learns from what happened.
 
     ``publish``, ``plan`` and ``assign`` are the decode path: they read no device value, wait for nothing and
@@ -72,6 +80,7 @@ class VerificationManager(CapturedSteps):
         relay: carries confidences to the host; one of the default depth when None.
 
     Raises:
+        DescriptorError: a part has the wrong type.
         PlanError: tiers are not rising positive counts.
         LosslessError: the pair could change what sampled requests emit and ``options.lossless`` is
         ``refuse``.
@@ -92,6 +101,18 @@ class VerificationManager(CapturedSteps):
         assign_backend: str = "torch",
         relay: Relay | None = None,
     ) -> None:
+        require_parts(
+            assign_backend,
+            relay,
+            limits=limits,
+            signal=signal,
+            policy=policy,
+            cost=cost,
+            options=options,
+            drafter_seen=drafter_seen,
+            drafter_deterministic=drafter_deterministic,
+        )
+        self._closed = False
         self.limits = limits
         self.options = options
         self.cost = cost
@@ -104,24 +125,17 @@ class VerificationManager(CapturedSteps):
         self._live = LiveConfidences(limits, torch.device(device), self.signal, self._relay)
         self._assigner = Assigner(limits, torch.device(device), backend=assign_backend)
         self._budget = torch.zeros(1, dtype=torch.int32, device=device)
-        self._settle_law(signal, policy, drafter_seen, drafter_deterministic)
+        self._law = LawRule(
+            signal,
+            policy,
+            drafter_seen=drafter_seen,
+            drafter_deterministic=drafter_deterministic,
+            refuse=options.lossless == "refuse",
+        )
+        self._pins = None if self._law.verdict.allowed else Pins(limits, torch.device(device))
         self.set_tiers(tiers)
-        if options.mode == "adaptive" and not limits.draft_tokens:
-            _LOG.warning("adaptive verification is off: nothing is drafted, K is 0")
-        elif options.mode == "adaptive" and not cost.priced:
-            _LOG.warning("adaptive verification is off, every draft is verified: %s", cost.reason)
-
-    def _settle_law(
-        self, signal: SignalDescriptor, policy: PolicyDescriptor, drafter_seen: Seen, deterministic: bool
-    ) -> None:
-        if self.options.lossless == "refuse":
-            require_lossless(signal, policy, drafter_seen=drafter_seen, drafter_deterministic=deterministic)
-        seen = effective_seen(signal, drafter_seen)
-        self._sampled = verdict(seen, policy.reads, drafter_deterministic=deterministic, sampled=True)
-        live_is_history = deterministic or seen is Seen.HISTORY
-        # Scores that are a function of history may size the step they belong to (maths sections 5.4 and 5.5).
-        self._oldest_lag = 0 if live_is_history or policy.reads is not BudgetReads.HISTORY else 1
-        self._budget_is_history = live_is_history or policy.reads is BudgetReads.HISTORY
+        for warning in start_warnings(options, limits, cost, self._law):
+            _LOG.warning("%s", warning)
 
     @property
     def mode(self) -> str:
@@ -150,14 +164,7 @@ class VerificationManager(CapturedSteps):
         Raises:
             PlanError: they are not rising positive counts.
         """
-        counts = [int(tier) for tier in tiers]
-        if counts != sorted(set(counts)) or (counts and counts[0] < 1):
-            raise PlanError(
-                "tiers are not rising positive token counts",
-                arrived=tuple(tiers),
-                allowed="strictly rising ints >= 1, or none in eager mode",
-                remedy="sort them and drop duplicates",
-            )
+        counts = tier_counts(tiers)
         self._tiers = np.array(counts, dtype=np.int64)
         self.cost.set_tiers(tuple(counts))
 
@@ -172,7 +179,9 @@ class VerificationManager(CapturedSteps):
 
         Raises:
             LayoutError: the shapes do not fit the limits.
+            ClosedError: the manager is closed.
         """
+        self._require_open()
         self._live.publish(step, slots, generations, scores)
 
     def plan(self, state: StepState) -> Plan:
@@ -180,45 +189,74 @@ class VerificationManager(CapturedSteps):
 
         Raises:
             PlanError: the state does not fit the limits.
+            ClosedError: the manager is closed.
         """
+        self._require_open()
         check_fits(state, self.limits)
         entry = Entry(state, creditable=state.other_tokens == 0 or self.options.mixed_tiers)
         self._ledger.open(state.step, entry)
+        whole = self._pin(state)
         if self.options.mode == "none":
             return self._bare(state, "mode is none: drafts are not verified")
         if state.max_budget == 0:
             return self._bare(state, why_idle(state))
         quantised, lag = self._survivals(state, entry)
         tiers = self._tiers_for(state)
-        choice = self._forced(state, entry)
+        choice = self._forced(state, entry, whole)
         if choice is None:
-            prospects = survey(state, quantised, self.cost, tiers)
+            budgets = self._law.budgets(state)
+            prospects = survey(state, quantised, self.cost, tiers, budgets=budgets, whole=whole)
             try:
-                choice = self._choose(state, prospects, tiered=len(tiers) > 0)
+                choice = self._choose(state, prospects, tiered=len(tiers) > 0, plain=whole is None)
             except containment.PluginFault as fault:
                 choice = self._faulted(entry, fault, len(prospects.budgets) - 1)
+        elif choice.kind is PlanState.UNPRICED and whole is None and self._retries(state):
+            prospects, choice = self._retried(state, quantised, tiers, choice)
         else:
             prospects = survey(state, quantised, self.cost, tiers, budgets=only(state.max_budget))
         entry.probe = choice.probe
         entry.foreseen &= choice.kind is not PlanState.WARMING
         return write_plan(state, prospects, choice.index, kind=choice.kind, reason=choice.reason, lag=lag)
 
-    def _choose(self, state: StepState, prospects: Prospects, *, tiered: bool) -> Choice:
-        return self._decider.choose(
+    def _choose(self, state: StepState, prospects: Prospects, *, tiered: bool, plain: bool) -> Choice:
+        guarded = self._law.guarded(state)
+        choice = self._decider.choose(
             prospects.candidates(self._rate.value),
             prospects.executed,
             draft_seconds=self.cost.draft_seconds(state.requests),
             tiered=tiered,
-            guarded=self._budget_is_history or not state.sampled,
+            guarded=guarded,
+            untried=lambda executed: self._untried(state, executed),
+            plain=plain,
         )
+        if not guarded:
+            # The tier was chosen at the frontier; its padding is filled by rank (maths section 5.2).
+            tier = np.flatnonzero(prospects.executed == prospects.executed[choice.index])
+            index = int(tier[-1])
+            everything = index == len(prospects.budgets) - 1
+            return replace(choice, index=index, kind=PlanState.FULL if everything else choice.kind)
+        if plain:
+            return choice
+        words = (
+            f"sampled requests are verified whole: {self._law.verdict.reason}; the others: {choice.reason}"
+        )
+        return replace(choice, reason=words)
 
-    def _forced(self, state: StepState, entry: Entry) -> Choice | None:
+    def _pin(self, state: StepState) -> np.ndarray | None:
+        """Return bool [R], the requests that must be verified whole, and let them rank first."""
+        whole = self._law.whole(state)
+        if self._pins is not None:
+            self._pins.load(whole)
+        return whole
+
+    def _forced(self, state: StepState, entry: Entry, whole: np.ndarray | None) -> Choice | None:
         """Return full verification, with the reason, where nothing may be chosen; else None."""
         if self.options.mode == "fixed":
             return Choice(0, PlanState.FULL, "mode is fixed: everything is verified")
-        if state.sampled and not self._sampled.allowed:
+        if whole is not None:
             self._note(entry, "lossless-downgrade")
-            return Choice(0, PlanState.FULL, f"sampled requests: {self._sampled.reason}")
+            if int(state.scheduled[whole].sum()) >= state.max_budget:
+                return Choice(0, PlanState.FULL, f"sampled requests: {self._law.verdict.reason}")
         if not self.cost.priced:
             self._note(entry, "unpriced")
             return Choice(0, PlanState.UNPRICED, self.cost.reason)
@@ -249,23 +287,13 @@ class VerificationManager(CapturedSteps):
         return self._tiers if state.other_tokens == 0 or self.options.mixed_tiers else NO_TIERS
 
     def _survivals(self, state: StepState, entry: Entry) -> tuple[np.ndarray, int | None]:
-        """Return quantised survivals int32 [R, K] that the budget may read, and their lag.
-
-        A request that nothing is known of is optimistic, and so is a slot whose generation has changed.
-        """
-        snapshot = self._relay.latest(at_most=state.step - self._oldest_lag)
-        if snapshot is None:
-            return np.full((state.requests, self.limits.draft_tokens), SCORE_MAX, dtype=np.int32), None
-        odd = oddity(snapshot.confidences)
-        if odd is not None:
-            self._note(entry, odd)
-        lag = state.step - snapshot.step
-        row = lookup(snapshot.slots, snapshot.generations, state)
-        known = row >= 0
-        entry.foreseen = bool(known.all())
-        quantised = np.full((state.requests, self.limits.draft_tokens), SCORE_MAX, dtype=np.int32)
-        quantised[known] = scores(snapshot.confidences[row[known]])
-        return quantised, lag
+        """Return quantised survivals int32 [R, K] that the budget may read, and their lag."""
+        snapshot = self._relay.latest(at_most=self._law.newest(state))
+        found = survivals(snapshot, state, self.limits.draft_tokens)
+        if found.odd is not None:
+            self._note(entry, found.odd)
+        entry.foreseen = found.foreseen
+        return found.quantised, found.lag
 
     def assign(
         self, plan: Plan, scheduled: torch.Tensor, kv_lens: torch.Tensor, padded_tokens: int
@@ -281,12 +309,14 @@ class VerificationManager(CapturedSteps):
         Raises:
             PlanError: the plan is not one this manager made or applied lately.
             LayoutError: the tensors do not fit the limits.
+            ClosedError: the manager is closed.
         """
-        entry = self._ledger.get(plan.step)
+        self._require_open()
+        entry = self._ledger.get(plan.step) if isinstance(plan, Plan) else None
         if entry is None:
             raise PlanError(
                 "the plan to assign is not open",
-                arrived=plan.step,
+                arrived=getattr(plan, "step", plan),
                 allowed="a step that plan() or apply() returned and observe() has not closed",
                 remedy="plan, assign and observe each step once, in this order",
             )
@@ -294,6 +324,9 @@ class VerificationManager(CapturedSteps):
         if not own and 0 < plan.budget < plan.scheduled:
             self._note(entry, "unranked-requests")
         self._budget.fill_(plan.budget)
+        self._pin(entry.state)
+        if self._pins is not None:
+            confidences = self._pins.apply(confidences)
         return self._assigner.assign(confidences, scheduled, kv_lens, self._budget, padded_tokens)
 
     def observe(self, outcome: StepOutcome, plan: Plan, strategy: str) -> StepRecord:
@@ -304,9 +337,12 @@ class VerificationManager(CapturedSteps):
 
         Raises:
             PlanError: ``outcome`` or ``plan`` is no such value; nothing is learnt or counted then.
+            ClosedError: the manager is closed, and the step was not under way when it was.
         """
         require_kinds(outcome, plan)
         entry = self._ledger.close(outcome.step)
+        if entry is None:
+            self._require_open()
         notes = [] if entry is None else entry.notes
         misfits = misfits_of(outcome, plan, None if entry is None else entry.state)
         named = list(misfits)
@@ -336,62 +372,28 @@ class VerificationManager(CapturedSteps):
         if self.options.online and entry.creditable and outcome.seconds is not None and plan.requests:
             seconds = verification_seconds(outcome, outcome.seconds, plan, self.cost)
             strayed = self.cost.strayed
-            self.cost.refresh(plan.tier, plan.requests, context_of(entry.state), seconds)
+            self.cost.refresh(plan.tier, plan.requests, context_of(entry.state), seconds, outcome.seconds)
             if self.cost.strayed != strayed:
                 self._note(entry, "table-agrees-again" if strayed else "table-left-bounds")
                 change = "planned again" if strayed else "full"
                 _LOG.warning("mode %s: budgets are %s: %s", self.mode, change, self.cost.reason)
 
-    def draft_next(self, requests: int, kv_tokens: int) -> tuple[bool, str]:
-        """Return whether the next step should draft at all, and why; for engines that can skip drafting.
-
-        Args:
-            requests: decode requests of the next step.
-            kv_tokens: sum of their KV lengths.
-        """
-        if self.options.mode != "adaptive":
-            return self.options.mode == "fixed", f"mode is {self.options.mode}"
-        draft = self.cost.draft_seconds(requests)
-        if not self.cost.priced or draft <= 0 or not requests:
-            return self._decider.arm.decide(0.0, 0.0)
-        bare = float(self.cost.seconds(requests, requests, kv_tokens / requests))
-        return self._decider.arm.decide(draft, bare)
-
-    def export(self, plan: Plan) -> tuple[int, ...]:
-        """Return the plan as integers, for rank 0 to broadcast."""
-        return export_plan(plan)
-
-    def apply(self, state: StepState, integers: Sequence[int]) -> Plan:
-        """Return and open rank 0's plan in place of one of our own.
+    def note(self, step: int, name: str) -> None:
+        """Count a fallback of the caller's own by name, a drafter's for instance, and record it.
 
         Raises:
-            PlanError: the integers are no plan or belong to another step or batch.
+            PlanError: the step is no step number, or the name is none.
         """
-        check_fits(state, self.limits)
-        plan = apply_plan(state, integers)
-        self._ledger.open(state.step, Entry(state, creditable=state.other_tokens == 0))
-        return plan
-
-    def agree(self, state: StepState, plan: Plan, digests: Sequence[int]) -> Plan:
-        """Return ``plan`` when all ranks' digests are equal, else a counted plan that verifies everything."""
-        if agree((*digests, plan.digest)):
-            return plan
-        entry = Entry(state, creditable=state.other_tokens == 0)
-        self._note(entry, "ranks-disagree")
-        self._ledger.open(state.step, entry)
-        optimistic = np.full((state.requests, self.limits.draft_tokens), SCORE_MAX, dtype=np.int32)
-        tiers = self._tiers_for(state)
-        prospects = survey(state, optimistic, self.cost, tiers, budgets=only(state.max_budget))
-        reason = "ranks planned differently: everything is verified"
-        return write_plan(state, prospects, 0, kind=PlanState.FULL, reason=reason, lag=None)
-
-    def note(self, step: int, name: str) -> None:
-        """Count a fallback of the caller's own by name, a drafter's for instance, and record it."""
+        require_note(step, name)
         self._note(self._ledger.get(step), name)
 
     def close(self) -> None:
-        """Release the relay."""
+        """Release the relay. Outcomes of steps under way are still taken, and nothing else."""
+        self._closed = True
         self._relay.close()
+
+    def _require_open(self) -> None:
+        require_open(self._closed)
 
     def _note(self, entry: Entry | None, name: str) -> None:
         self._counts[name] += 1

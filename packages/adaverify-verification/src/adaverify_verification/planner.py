@@ -8,6 +8,7 @@ import numpy as np
 
 from adaverify_contracts import BudgetCandidates, Limits, Plan, PlanError, PlanState, StepState
 from adaverify_verification.candidates import (
+    SCORE_ONE,
     candidate_budgets,
     executed_tokens,
     expected_tokens,
@@ -70,6 +71,7 @@ def survey(
     tiers: np.ndarray,
     *,
     budgets: np.ndarray | None = None,
+    whole: np.ndarray | None = None,
 ) -> Prospects:
     """Return the prospects of one step (maths sections 1 to 3).
 
@@ -79,12 +81,18 @@ def survey(
         cost: prices; an unpriced model leaves ``seconds`` None.
         tiers: int64, the tiers that this step's batch is padded to, possibly empty.
         budgets: int64, the budgets to look at; None looks at every one that can be optimal.
+        whole: bool [R], requests that every budget verifies whole, and that fit; None for none.
     """
+    floor, certain, free = 0, 0.0, state.scheduled
+    if whole is not None:
+        free = np.where(whole, 0, state.scheduled)
+        kept = state.scheduled - free
+        floor, certain = int(kept.sum()), ranked_scores(scores, kept).sum() / SCORE_ONE
     if budgets is None:
         # Undoing rejected tokens makes cost rise inside a tier too: its end is then not the only optimum.
         stairs = NO_TIERS if cost.rejected_seconds > 0 else tiers
-        budgets = candidate_budgets(state.certain_tokens, state.max_budget, stairs)
-    tokens = expected_tokens(state.emitting, ranked_scores(scores, state.scheduled), budgets)
+        budgets = floor + candidate_budgets(state.certain_tokens + floor, state.max_budget - floor, stairs)
+    tokens = certain + expected_tokens(state.emitting, ranked_scores(scores, free), budgets - floor)
     executed = executed_tokens(state.certain_tokens + budgets, tiers)
     return Prospects(budgets, executed, tokens, _seconds(state, cost, budgets, executed, tokens))
 
@@ -132,7 +140,7 @@ def why_idle(state: StepState) -> str:
     """Return why a step of budget 0 has nothing to verify."""
     if not state.requests:
         return "no decode requests"
-    if not state.scheduled.any():
+    if not state.total_scheduled:
         return "no drafts were scheduled"
     return f"a logits chunk of {state.chunk_limit} rows has no room beyond {state.requests} requests"
 
@@ -168,7 +176,7 @@ def write_plan(
     budget = int(prospects.budgets[index])
     tier = int(prospects.executed[index])
     seconds = prospects.seconds
-    scheduled = int(state.scheduled.sum())
+    scheduled = state.total_scheduled
     uniform = uniform_query_len(state, budget)
     return Plan(
         step=state.step,

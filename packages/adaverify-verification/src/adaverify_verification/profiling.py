@@ -10,8 +10,10 @@ import numpy as np
 
 from adaverify_contracts import CostTableError, Limits
 from adaverify_verification.candidates import executed_tokens
+from adaverify_verification.contention import ContentionWatch
 from adaverify_verification.cost_table import CostTable
 from adaverify_verification.disturbance import (
+    RETRIES,
     Shape,
     faster_half,
     run_rounds,
@@ -36,6 +38,7 @@ class ProfileGrid:
         padded: True when ``tokens`` are captured tiers, so that a smaller batch executes the next tier up.
         warmup: unrecorded runs of each shape before the first recorded one.
         repeats: recorded rounds over all shapes, interleaved.
+        retries: further passes over shapes in doubt, at most.
     """
 
     requests: tuple[int, ...]
@@ -45,6 +48,7 @@ class ProfileGrid:
     padded: bool = False
     warmup: int = 2
     repeats: int = 5
+    retries: int = RETRIES
 
     def __post_init__(self) -> None:
         for name, lowest in (("requests", 1), ("contexts", 0), ("tokens", 1)):
@@ -61,6 +65,7 @@ class ProfileGrid:
             or not self.contexts
             or self.repeats < 1
             or self.warmup < 0
+            or self.retries < 0
             or self.draft_tokens < 0
         ):
             raise CostTableError(
@@ -93,6 +98,11 @@ class ProfileGrid:
             found.extend((tokens, requests, context) for context in self.contexts for tokens in inside | ends)
         return tuple(sorted(found, key=lambda shape: (shape[1], shape[2], shape[0])))
 
+    @property
+    def most_timings(self) -> int:
+        """Runs of a step that measuring this grid takes at most, unrecorded ones included."""
+        return len(self.shapes()) * (self.warmup + self.repeats * (1 + self.retries))
+
     def executed(self, tokens: int) -> int:
         """Return the size that a batch of ``tokens`` executes."""
         if not self.padded:
@@ -112,6 +122,7 @@ def profile_cost(
     *,
     measure_draft: Callable[[int], float] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    watch: ContentionWatch | None = None,
 ) -> CostTable:
     """Return a measured table.
 
@@ -121,9 +132,9 @@ def profile_cost(
     adds time, so the error has one sign, and a plain median is wrong once half of the rounds are disturbed,
     the faster half's only past three quarters. The minimum would take one lucky round for the price.
 
-    Shapes whose rounds do not agree, or that break the never-falling curve, are measured again a bounded
-    number of times (``disturbance``). Those that never agree are named in the table's ``disturbed``, shapes
-    with single slow rounds in its ``outliers``.
+    Shapes whose rounds do not agree, whose threads waited for a processor, or that break the never-falling
+    curve, are measured again a bounded number of times (``disturbance``). Those that never come to rest are
+    named in the table's ``disturbed``, shapes with single slow rounds in its ``outliers``.
 
     Args:
         measure: ``measure(tokens, requests, context)`` runs one whole step, padding to the executed size
@@ -133,6 +144,7 @@ def profile_cost(
         measure_draft: ``measure_draft(requests)`` returns seconds of drafting alone, where the engine can
             skip it; ``measure`` must then leave it out.
         progress: called as ``progress(done, total)`` after each recorded run.
+        watch: sees a neighbour that slows all rounds alike; what this system tells about waiting when None.
 
     Raises:
         CostTableError: a run returned something that is not a positive finite time; names the shape.
@@ -142,11 +154,14 @@ def profile_cost(
         for _ in range(grid.warmup):
             measure(*shape)
     samples: dict[Shape, list[float]] = {}
+    waited: dict[Shape, list[float]] = {}
+    watch = ContentionWatch() if watch is None else watch
     done, total = 0, len(shapes) * grid.repeats
 
     def timed(shape: Shape) -> float:
         nonlocal done
-        seconds = _seconds(measure(*shape), shape)
+        seconds, share = watch.around(lambda: _seconds(measure(*shape), shape))
+        waited.setdefault(shape, []).append(share)
         done += 1
         if progress is not None:
             progress(done, total)
@@ -158,7 +173,13 @@ def profile_cost(
         run_rounds(doubtful, timed, grid.repeats, samples)
 
     run_rounds(shapes, timed, grid.repeats, samples)
-    unquiet = settle(samples, again, lambda shape: (grid.executed(shape[0]), *shape[1:]))
+    unquiet = settle(
+        samples,
+        again,
+        lambda shape: (grid.executed(shape[0]), *shape[1:]),
+        waited,
+        retries=grid.retries,
+    )
     points = [
         (grid.executed(tokens), requests, context, faster_half(samples[tokens, requests, context]))
         for tokens, requests, context in shapes
@@ -169,7 +190,7 @@ def profile_cost(
         points,
         draft=draft,
         noted=slow_rounds(samples),
-        disturbed=unquiet_words(unquiet, samples),
+        disturbed=unquiet_words(unquiet, samples, waited),
     )
 
 

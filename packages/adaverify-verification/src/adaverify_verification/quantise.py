@@ -44,6 +44,9 @@ def survival(confidences: Array) -> Array:
         float32 [R, K]; never rises along K, because every factor is at most 1 and rounding is monotone.
     """
     clean = sanitise(confidences)
+    if isinstance(clean, np.ndarray):
+        # One call; like the loop it multiplies left to right and rounds each product to float32.
+        return np.multiply.accumulate(clean, axis=1) if clean.size else clean
     # Not torch.cumprod: on a CPU it accumulates in double, on a GPU as a tree.
     for k in range(1, clean.shape[1]):
         clean[:, k] *= clean[:, k - 1]

@@ -9,15 +9,19 @@ from statistics import median
 from typing import Any, Literal
 
 from adaverify_contracts import CostTableError
+from adaverify_verification.contention import ContentionWatch
 from adaverify_verification.cost_table import CostCurve, CostTable
-from adaverify_verification.disturbance import SPREAD_BOUND, Shape, faster_half, run_rounds, spelt, spread
+from adaverify_verification.disturbance import Shape, faster_half, run_rounds, spelt, unquiet
 
-Outcome = Literal["unchecked", "kept", "rescaled", "distorted", "undecided"]
+Outcome = Literal["unchecked", "kept", "rescaled", "distorted", "undecided", "outrun"]
 # A plan is an argmax of ratios of prices: a common factor changes nothing, and a ratio of two prices that is
 # off by this much moves budgets. Points measured twice on a quiet machine agree within 5 %.
 SHAPE_BOUND = 0.15
 # Clocks move by less than this between two quiet minutes; the prices follow the rest while serving.
 SCALE_BOUND = 0.05
+# What disturbs a step only adds time: a machine that is this much faster than its table was not quiet when
+# the table was measured, and what was added then is no common factor. A quiet clock moves by less.
+FASTER_BOUND = 0.75
 ROUNDS = 4
 # A shape that looks wrong is measured this often more before the table is given up.
 FURTHER_ROUNDS = 8
@@ -48,7 +52,8 @@ class TableCheck:
 
     Attributes:
         outcome: ``unchecked`` (no point of the table can run here), ``kept``, ``rescaled`` (all points moved
-            by one factor), ``distorted`` (the shape is another one: measure anew) or ``undecided`` (the
+            by one factor), ``outrun`` (the machine is far faster than the table, which was measured on a busy
+            one: measure anew), ``distorted`` (the shape is another one: measure anew) or ``undecided`` (the
             shape looks wrong, but the machine is too busy now to tell; keep the table).
         probes: the points.
         factor: median of their ratios, 1 without a point.
@@ -69,6 +74,9 @@ class TableCheck:
             return f"checked: {shape}"
         if self.outcome == "rescaled":
             return f"checked: {shape}, all times rescaled by {self.factor:.2f}"
+        if self.outcome == "outrun":
+            times = f"steps take {self.factor:.2f} of its times ({FASTER_BOUND:.2f} allowed)"
+            return f"{times}, {_moved(self.probes[-1])}: it was measured on a busy machine"
         least = min(self.probes, key=lambda one: one.ratio)
         most = max(self.probes, key=lambda one: one.ratio)
         busy = "; the machine is too busy now to tell" if self.outcome == "undecided" else ""
@@ -81,6 +89,11 @@ class TableCheck:
         """Return a JSON-ready dictionary."""
         return {**asdict(self), "bound": SHAPE_BOUND}
 
+    @property
+    def misfit(self) -> bool:
+        """Whether the table is to be measured anew."""
+        return self.outcome in ("distorted", "outrun")
+
 
 def check_table(
     table: CostTable,
@@ -88,17 +101,21 @@ def check_table(
     *,
     max_requests: int,
     max_context: int,
+    watch: ContentionWatch | None = None,
 ) -> TableCheck:
     """Measure up to three points of ``table`` again and compare, up to one common factor.
 
     The points are the largest affordable one, the smallest of the same batch, and the one most out of line
-    with its neighbours. When their ratios differ by more than ``SHAPE_BOUND``, further rounds decide.
+    with its neighbours. When their ratios differ by more than ``SHAPE_BOUND``, further rounds decide, unless
+    they disagree or wait for a processor themselves. A machine that is far faster than the table gives it
+    away too: a steady neighbour of the measurement is visible in nothing else.
 
     Args:
         table: the stored table.
         measure: ``measure(tokens, requests, context)`` runs one whole step and returns seconds.
         max_requests: largest number of requests that can run.
         max_context: longest KV length that can run.
+        watch: sees waiting for a processor; what this system tells about it when None.
 
     Raises:
         CostTableError: a run returned something that is not a positive finite time.
@@ -107,9 +124,12 @@ def check_table(
     if not stored:
         return TableCheck("unchecked")
     shapes = list(stored)
+    watch = ContentionWatch() if watch is None else watch
+    waited: dict[Shape, list[float]] = {}
 
     def timed(shape: Shape) -> float:
-        seconds = float(measure(*shape))
+        seconds, share = watch.around(lambda: float(measure(*shape)))
+        waited.setdefault(shape, []).append(share)
         if not math.isfinite(seconds) or seconds <= 0:
             raise CostTableError(
                 f"the step of {spelt(shape)} returned no time",
@@ -122,12 +142,13 @@ def check_table(
     samples: dict[Shape, list[float]] = {}
     for shape in shapes:
         timed(shape)
+    waited.clear()
     run_rounds(shapes, timed, ROUNDS, samples)
     found = _judge(stored, samples)
     if found.outcome == "distorted":
         run_rounds(shapes, timed, FURTHER_ROUNDS, samples)
         found = _judge(stored, samples)
-        if found.outcome == "distorted" and any(spread(times) > SPREAD_BOUND for times in samples.values()):
+        if found.outcome == "distorted" and unquiet(samples, waited):
             return TableCheck("undecided", found.probes, found.factor, found.distortion)
     return found
 
@@ -176,8 +197,10 @@ def _judge(stored: dict[Shape, float], samples: dict[Shape, list[float]]) -> Tab
     )
     ratios = [probe.ratio for probe in probes]
     factor, distortion = median(ratios), max(ratios) / min(ratios) - 1.0
-    if distortion > SHAPE_BOUND:
-        outcome: Outcome = "distorted"
+    if factor < FASTER_BOUND:
+        outcome: Outcome = "outrun"
+    elif distortion > SHAPE_BOUND:
+        outcome = "distorted"
     else:
         outcome = "rescaled" if abs(factor - 1.0) > SCALE_BOUND else "kept"
     return TableCheck(outcome, probes, factor, distortion)

@@ -97,7 +97,7 @@ def test_fault_rate_is_per_offered_not_per_cap(outcome):
 def test_state_outlives_the_process(outcome):
     """Global rates travel, requests do not; damage and other setups are refused without a change."""
     first, second = make(), make()
-    for _ in range(60):
+    for _ in range(70):
         first.learn(outcome([3, 1, 4]))
     state = first.export_state("m")
     second.import_state(state, "m")

@@ -145,7 +145,9 @@ def test_fault_miscalibrated_depth_is_corrected_per_position(outcome):
 def test_fault_cold_position_is_shrunk_not_believed(outcome):
     """20 rejections at the last position do not make it hopeless; the reason names it (speed.llama.cpp)."""
     signal = make()
-    for step in range(64):
+    for step in range(128):
+        ready, reason = signal.ready()
+        assert not ready and ("position 4: 0 accepted" in reason or step <= 16)
         signal.learn(outcome([1, 2, 0, 3 if step < 20 else 1], admitted=[4, 4, 4, 4 if step < 20 else 3]))
     assert signal._fits[GREEDY].negatives[3] == 20 and signal._fits[GREEDY].positives[3] == 0
     ready, reason = signal.ready()

@@ -7,22 +7,26 @@ from typing import Annotated
 
 import typer
 
+from adaverify.commands.audit import audit
 from adaverify.commands.bench import bench
+from adaverify.commands.calibrate import calibrate
 from adaverify.commands.doctor import doctor
 from adaverify.commands.plugins import plugins
 from adaverify.commands.profile import profile
 from adaverify.commands.report import report
 from adaverify.commands.run import run
-from adaverify.console import EXIT_CODES, run_process
+from adaverify.console import EXIT_CODES, run_process, say
+from adaverify.usage import VisibleGroup
 
 app = typer.Typer(
     name="adaverify",
+    cls=VisibleGroup,
     no_args_is_help=True,
     epilog=EXIT_CODES,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (run, doctor, profile, bench, report):
+for command in (run, doctor, profile, calibrate, audit, bench, report):
     app.command(epilog=EXIT_CODES)(command)
 app.add_typer(plugins, name="plugins")
 
@@ -31,9 +35,9 @@ def _version(wanted: bool) -> None:
     if not wanted:
         return
     try:
-        typer.echo(f"adaverify {version('adaverify')}")
+        say(f"adaverify {version('adaverify')}")
     except PackageNotFoundError:
-        typer.echo("adaverify, run from its source tree: not installed, so without a version")
+        say("adaverify, run from its source tree: not installed, so without a version")
     raise typer.Exit
 
 

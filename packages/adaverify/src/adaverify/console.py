@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import json
 import math
-import os
 import re
 import shutil
 import sys
@@ -14,7 +11,7 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, wraps
 from time import monotonic
-from typing import IO, Any, ParamSpec
+from typing import Any, ParamSpec
 
 import typer
 from rich import box
@@ -32,6 +29,8 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from adaverify.streams import OutputError, PipeClosedError, discard, guard_streams
+from adaverify.visible import visible, visible_json
 from adaverify_contracts import AdaverifyError
 
 P = ParamSpec("P")
@@ -55,18 +54,9 @@ _WIDE = 1000
 _RULE = 80
 # Seconds between two lines of progress where no terminal shows a bar.
 _LINE_SECONDS = 10.0
-# What the system says of a standard output that takes no more.
-_FULL = frozenset({errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT, errno.EBADF})
 
 # A number that was formatted beforehand: decimals, a range, a percentage.
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(-\d+\.\d+)?( %)?")
-
-
-class _Console(Console):
-    """Leaves a closed pipe to ``reports_errors``: rich would exit with 1, our code for a failed check."""
-
-    def on_broken_pipe(self) -> None:
-        raise BrokenPipeError
 
 
 @cache
@@ -82,7 +72,7 @@ def err() -> Console:
 
 
 def _console(*, stderr: bool) -> Console:
-    console = _Console(stderr=stderr)
+    console = Console(stderr=stderr)
     if not console.is_terminal:
         # The width that the user set (COLUMNS), if there is one.
         console.width = shutil.get_terminal_size((_WIDE, 24)).columns
@@ -90,15 +80,20 @@ def _console(*, stderr: bool) -> Console:
 
 
 def say(text: str, style: str | None = None, *, to: Console | None = None) -> None:
-    """Print one paragraph as it is: brackets are no markup, and no path or `command` is broken over lines."""
+    """Print one paragraph as it is: brackets are no markup, and no path or `command` is broken over lines.
+
+    Like everything that this module prints it shows control characters as escapes.
+    """
     whole = any(mark in text for mark in "/\n`")
-    (to or out()).print(Text(text, style=style or ""), soft_wrap=whole)
+    (to or out()).print(Text(visible(text), style=style or ""), soft_wrap=whole)
 
 
 def rule(title: str = "") -> None:
     """Print a line across, with a title, to standard output."""
     console = out()
-    console.print(Rule(title, align="left", style="dim"), width=min(_RULE, console.width))
+    console.print(
+        Rule(visible(title, one_line=True), align="left", style="dim"), width=min(_RULE, console.width)
+    )
 
 
 def note(text: str) -> None:
@@ -112,7 +107,7 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
     Text is shown as it is: a reason may name an extra such as ``adaverify-replay[plot]``.
     """
     result = Table(
-        title=Text(title, style="bold"),
+        title=Text(visible(title), style="bold"),
         title_justify="left",
         header_style="bold",
         box=box.SIMPLE_HEAD,
@@ -126,7 +121,7 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
         numeric = bool(values) and all(value is None or _is_number(value) for value in values)
         result.add_column(Text(column), justify="right" if numeric else "left", overflow="fold")
     for row in body:
-        result.add_row(*(Text(cell(value)) for value in row))
+        result.add_row(*(Text(visible(cell(value))) for value in row))
     return result
 
 
@@ -143,7 +138,21 @@ def cell(value: object) -> str:
 
 def emit_json(value: Any) -> None:
     """Write one JSON value to standard output and nothing else; a number that is not finite becomes null."""
-    typer.echo(json.dumps(finite(value), indent=2, ensure_ascii=False, allow_nan=False))
+    sys.stdout.write(json_text(value, indent=2, ascii_only=not _takes_unicode()) + "\n")
+
+
+def json_text(value: Any, *, indent: int, ascii_only: bool = False) -> str:
+    """Return one JSON value as text that a file and a terminal take: control characters are escapes."""
+    return visible_json(json.dumps(finite(value), indent=indent, ensure_ascii=ascii_only, allow_nan=False))
+
+
+def _takes_unicode() -> bool:
+    return (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")
+
+
+def count_of(number: int, noun: str) -> str:
+    """Return a number with its noun: 1 prompt, 2 prompts."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 class _Progress(Progress):
@@ -163,7 +172,7 @@ class _Progress(Progress):
         task = next(one for one in self.tasks if one.id == task_id)
         share = "" if task.total is None else f" {100 * task.completed / max(task.total, 1):.0f} %"
         words = f"{task.description}:{share} {task.fields['note']}".rstrip()
-        self.console.print(Text(f"{words} ({task.elapsed or 0:.0f} s)"), soft_wrap=True)
+        self.console.print(Text(f"{visible(words)} ({task.elapsed or 0:.0f} s)"), soft_wrap=True)
 
 
 def progress() -> Progress:
@@ -202,8 +211,15 @@ def reports_errors(command: Callable[P, None]) -> Callable[P, None]:
 
 
 def run_process(command: Callable[[], None]) -> None:
-    """Run a whole command line, so that what it could not print ends it with a code of its own, too."""
+    """Run a whole command line, so that what it could not print ends it with a code of its own, too.
+
+    A standard output that is closed from the start is refused before any work: nobody could read the result.
+    A standard error that is closed or full is done without.
+    """
+    has_output = guard_streams()
     try:
+        if not has_output:
+            raise OutputError("it is closed")
         try:
             command()
         finally:
@@ -214,45 +230,31 @@ def run_process(command: Callable[[], None]) -> None:
 
 def ending(error: BaseException) -> int:
     """Say what ended the process, as far as anybody can still be told, and return its exit code."""
-    if isinstance(error, BrokenPipeError):
-        _discard(sys.stdout)
+    if isinstance(error, PipeClosedError):
+        discard(sys.stdout)
         return PIPE_CLOSED
-    try:
-        return _explain(error)
-    except OSError:
-        # Standard error is full or closed as well.
-        _discard(sys.stderr)
-        return FAULT
-
-
-def _explain(error: BaseException) -> int:
     if isinstance(error, AdaverifyError):
         print_error(error)
         return REFUSED
     if isinstance(error, KeyboardInterrupt):
         note("interrupted")
         return INTERRUPTED
-    if isinstance(error, OSError) and error.errno in _FULL and error.filename is None:
-        _discard(sys.stdout)
-        say(f"standard output cannot be written: {error.strerror}", "bold red", to=err())
+    if isinstance(error, OutputError):
+        discard(sys.stdout)
+        say(f"standard output cannot be written: {error}", "bold red", to=err())
         return FAULT
     say("".join(traceback.format_exception(error)).rstrip(), to=err())
     say("This is a fault of adaverify. Please report it with the lines above.", "bold red", to=err())
     return FAULT
 
 
-def _discard(stream: IO[str]) -> None:
-    """Let what the stream still holds go nowhere: the interpreter flushes once more at its end."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-
-
 def print_error(error: AdaverifyError) -> None:
     """Print a typed error on standard error: what arrived, what was allowed, what to do."""
-    err().print(Text.assemble((type(error).__name__, "bold red"), ": ", error.problem), soft_wrap=True)
+    problem = visible(error.problem)
+    err().print(Text.assemble((type(error).__name__, "bold red"), ": ", problem), soft_wrap=True)
     for label, value in (("arrived", error.arrived), ("allowed", error.allowed), ("to do", error.remedy)):
         if value is not None:
-            err().print(Text(f"  {label}: {_words(value)}"), soft_wrap=True)
+            err().print(Text(f"  {label}: {visible(_words(value), one_line=True)}"), soft_wrap=True)
 
 
 def _words(value: object) -> str:

@@ -36,3 +36,17 @@ def require_writable(path: Path, option: str) -> None:
         raise AdaverifyError(problem, arrived=str(path), allowed="a writable file", remedy=remedy) from error
     if not existed:
         path.unlink()
+
+
+def write_text(path: Path, text: str, option: str) -> None:
+    """Write a result to a file that ``require_writable`` has let pass.
+
+    Raises:
+        AdaverifyError: it cannot be written any more, for instance because the disk is full.
+    """
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        problem = f"the file of {option} cannot be written: {error.strerror}"
+        remedy = "make room, or choose another file"
+        raise AdaverifyError(problem, arrived=str(path), allowed="a writable file", remedy=remedy) from error

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from adaverify.usage import path
 from adaverify_runtime import Mode
 
 MODES: tuple[Mode, ...] = ("none", "fixed", "adaptive")
@@ -29,7 +30,18 @@ def _dtype(name: str | None) -> str | None:
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value and nothing else.")]
 Offline = Annotated[bool, typer.Option("--offline", help="Never download anything.")]
 Model = Annotated[str, typer.Option(help="Target model.")]
-Drafter = Annotated[str, typer.Option(help="Drafter.")]
+Drafter = Annotated[
+    str | None,
+    typer.Option(help="Drafter; the one made for the model when omitted, n-gram where there is none."),
+]
+Drafters = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--drafter",
+        help="Drafter; repeat it to hold others against the first. When omitted: the one made for the model "
+        "and n-gram, or n-gram alone.",
+    ),
+]
 Device = Annotated[
     str | None,
     typer.Option(help="Torch device, such as cpu or cuda:0; the accelerator if there is one when omitted."),
@@ -38,6 +50,12 @@ Dtype = Annotated[
     str | None,
     typer.Option(callback=_dtype, help="float32 (tokens are identical in all modes) or bfloat16 (fast)."),
 ]
+Calibration = Annotated[
+    Path | None,
+    typer.Option(
+        help="File of `adaverify calibrate`, or another engine's JSON temperatures; chooses the signal."
+    ),
+]
 DraftTokens = Annotated[
     int | None, typer.Option(min=0, help="K, draft tokens for each request; 0 turns speculation off.")
 ]
@@ -45,4 +63,6 @@ Modes = Annotated[
     list[str] | None,
     typer.Option("--mode", callback=_modes, help="Compare only this mode; may be repeated."),
 ]
-Plot = Annotated[Path | None, typer.Option(help="Draw it to this .png, .svg or .pdf file.")]
+Plot = Annotated[
+    Path | None, typer.Option(parser=path, metavar="PATH", help="Draw it to this .png, .svg or .pdf file.")
+]

@@ -9,6 +9,9 @@ from pathlib import Path
 
 from adaverify_contracts import PromptError
 
+# More text than any model could be asked for in a run; what is larger is some other file.
+_MAX_BYTES = 64 << 20
+
 
 def human_eval_prompts(limit: int | None = None) -> list[str]:
     """Return the HumanEval prompts in their published order, at most ``limit`` of them.
@@ -56,6 +59,13 @@ def numbered_prompts(path: Path, limit: int | None = None) -> list[tuple[int, st
         )
     try:
         # Some editors put a byte-order mark in front, which is no part of the first prompt.
+        if path.stat().st_size > _MAX_BYTES:
+            raise PromptError(
+                f"prompts file {path} is too large",
+                arrived=f"{path.stat().st_size} bytes",
+                allowed=f"at most {_MAX_BYTES} bytes",
+                remedy="put the prompts to run into a file of their own",
+            )
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise PromptError(

@@ -7,13 +7,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from adaverify.console import out, rule, say, table
+from adaverify.console import count_of, out, rule, say, table
+from adaverify.options import MODES
 from adaverify.pricing import Prices
 from adaverify.reliability import reliability_of, render_reliability
+from adaverify.rivals import rival_name, rival_names
 from adaverify.session import Session
 from adaverify_engine import Engine
 from adaverify_engine.compare import Comparison
-from adaverify_runtime import Mode
 
 PHASES = ("draft", "plan", "forward", "accept", "observe")
 
@@ -21,7 +22,7 @@ PHASES = ("draft", "plan", "forward", "accept", "observe")
 def build_report(
     session: Session,
     result: Comparison,
-    engines: Mapping[Mode, Engine],
+    engines: Mapping[str, Engine],
     texts: Sequence[str],
     setup: Mapping[str, Any],
     prices: Prices,
@@ -31,7 +32,7 @@ def build_report(
     Args:
         session: what ran.
         result: of the comparison.
-        engines: by mode.
+        engines: by mode, then those of the rivals by their names.
         texts: the prompts.
         setup: sizes that the user should see.
         prices: the cost table and where it came from.
@@ -41,22 +42,28 @@ def build_report(
     """
     verifiers = {mode: engine.verifier for mode, engine in engines.items()}
     first = next(iter(verifiers.values())).report
+    rivals = rival_names(session, [mode for mode in MODES if mode in engines])
+    modes = {mode: mode for mode in engines if mode in MODES}
     return {
         "setup": {
             "model": session.model.model.geometry.name,
             "dtype": session.options.dtype,
             "device": session.capability.device_name,
             "drafter": session.drafter.name,
+            "drafter_fallback": session.fallback or None,
             "draft_tokens": session.options.draft_tokens,
             "strategies": [item.name for item in first.strategies if item.chosen],
             "prompts": len(texts),
             **setup,
             "cost": prices.words,
+            "signal": session.settings.planner.signal,
+            "calibration": _path(session.settings.paths.calibration),
         },
         "cost_table": prices.as_dict(),
-        "modes": {
-            mode: _mode(mode, result, engine) | {"reliability": reliability_of(engine, session.plugins)}
-            for mode, engine in engines.items()
+        "modes": _modes(modes, result, engines, session),
+        "rivals": {
+            drafter: _modes(names, result, engines, session, beside=("none",))
+            for drafter, names in rivals.items()
         },
         "tokens": {
             "compared": result.compared,
@@ -74,6 +81,10 @@ def build_report(
             for one in verifier.disabled_observers
         ],
     }
+
+
+def _path(path: Path | None) -> str | None:
+    return None if path is None else str(path)
 
 
 def _completions(result: Comparison, texts: Sequence[str]) -> list[dict[str, Any]]:
@@ -96,8 +107,24 @@ def _completions(result: Comparison, texts: Sequence[str]) -> list[dict[str, Any
     ]
 
 
-def _mode(mode: str, result: Comparison, engine: Engine) -> dict[str, Any]:
-    speeds = {name: one.tokens_per_second for name, one in result.results.items()}
+def _modes(
+    names: Mapping[Any, str],
+    result: Comparison,
+    engines: Mapping[str, Engine],
+    session: Session,
+    beside: tuple[str, ...] = (),
+) -> dict[str, Any]:
+    """Return the figures of one drafter by mode; ``names`` are those of the comparison."""
+    group = [name for name in (*beside, *names.values()) if name in engines]
+    return {
+        mode: _mode(name, group, result, engines[name])
+        | {"reliability": reliability_of(engines[name], session.plugins)}
+        for mode, name in names.items()
+    }
+
+
+def _mode(mode: str, group: Sequence[str], result: Comparison, engine: Engine) -> dict[str, Any]:
+    speeds = {name: result.results[name].tokens_per_second for name in group}
     others = [speed for name, speed in speeds.items() if name != mode]
     one = result.results[mode]
     seconds, whole = one.stats["seconds"], one.stats["total_seconds"]
@@ -140,21 +167,33 @@ def render_report(
             say(text)
     rule()
     say(
-        f"{setup['model']}, {setup['dtype']}, {_count(setup['prompts'], 'prompt')}, "
-        f"{setup['concurrency']} at once, {_count(setup['tokens'], 'new token')}, "
-        f"K = {setup['draft_tokens']}, drafter {setup['drafter']}, {_count(setup['rounds'], 'round')}"
+        f"{setup['model']}, {setup['dtype']}, {count_of(setup['prompts'], 'prompt')}, "
+        f"{setup['concurrency']} at once, {count_of(setup['tokens'], 'new token')}, "
+        f"K = {setup['draft_tokens']}, drafter {setup['drafter']}, {count_of(setup['rounds'], 'round')}"
     )
     out().print()
     out().print(table("Modes", _COLUMNS, [_row(name, one) for name, one in modes.items()]))
+    for drafter, found in report["rivals"].items():
+        out().print()
+        out().print(table(f"Drafter {drafter}", _COLUMNS, [_row(name, one) for name, one in found.items()]))
     say(_LEGEND, "dim")
+    for line in _against(setup["drafter"], modes, report["rivals"]):
+        say(line)
     out().print()
     out().print(table("Share of the step time", ("mode", *PHASES, "not the model"), _shares(modes)))
     out().print()
     if reliability:
         render_reliability(modes)
-    say(verdict(report["tokens"], setup["dtype"], len(modes)))
+    say(verdict(report["tokens"], setup["dtype"], len(modes) + sum(map(len, report["rivals"].values()))))
     say(f"Strategies: {', '.join(setup['strategies'])}. Cost: {setup['cost']}.")
-    for name, one in modes.items():
+    if setup["calibration"]:
+        say(f"Calibration of signal {setup['signal']}: {setup['calibration']}")
+    if setup["drafter_fallback"]:
+        say(f"Fallback: {setup['drafter_fallback']}.")
+    rivals = {
+        rival_name(drafter, mode): one for drafter, of in report["rivals"].items() for mode, one in of.items()
+    }
+    for name, one in (modes | rivals).items():
         for counter, number in one["counters"].items():
             say(f"Counted in {name}: {counter} x {number}.")
     for one in report["disabled_observers"]:
@@ -178,7 +217,7 @@ def _row(name: str, one: dict[str, Any]) -> tuple[object, ...]:
     stats, ratio = one["stats"], one["ratio_to_best_other"]
     return (
         name,
-        round(one["tokens_per_second"], 1),
+        f"{one['tokens_per_second']:.1f}",
         f"{one['lowest']:.1f}-{one['highest']:.1f}",
         stats["steps"],
         f"{stats['accepted_length']:.2f}",
@@ -187,6 +226,18 @@ def _row(name: str, one: dict[str, Any]) -> tuple[object, ...]:
         f"{stats['mean_budget']:.1f}",
         None if ratio is None else ratio,
     )
+
+
+def _against(drafter: str, modes: dict[str, Any], rivals: dict[str, Any]) -> list[str]:
+    """Return one sentence a rival: how much faster each mode is with the first drafter."""
+    lines = []
+    for rival, found in rivals.items():
+        ratios = [
+            f"{mode} {modes[mode]['tokens_per_second'] / one['tokens_per_second']:.2f} x"
+            for mode, one in found.items()
+        ]
+        lines.append(f"{drafter} against {rival}, tokens per second: {', '.join(ratios)}.")
+    return lines
 
 
 def _shares(modes: dict[str, Any]) -> list[tuple[object, ...]]:
@@ -198,34 +249,31 @@ def _shares(modes: dict[str, Any]) -> list[tuple[object, ...]]:
     return rows
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 def verdict(tokens: dict[str, Any], dtype: str, modes: int) -> str:
     """Return in words whether the modes emitted the same tokens, and what excuses a difference."""
     compared, near = tokens["compared"], tokens["near_ties"]
     if modes == 1:
         return "Tokens: one mode ran, so there is nothing to compare."
     if not compared:
-        return "Tokens: sampled requests are not compared."
+        return "Tokens: sampled requests are not compared; --trim-invariant would make them equal."
     if not tokens["divergences"]:
-        return f"Tokens: identical in all modes, {_count(compared, 'prompt')} compared, no near-tie."
+        return f"Tokens: identical in all modes, {count_of(compared, 'prompt')} compared, no near-tie."
     if tokens["identical"]:
         return (
-            f"Tokens: identical in all modes, {_count(compared, 'prompt')} compared, but for "
-            f"{_count(near, 'near-tie')} (two best logits within {tokens['threshold']:g})."
+            f"Tokens: identical in all modes, {count_of(compared, 'prompt')} compared, but for "
+            f"{count_of(near, 'near-tie')} (two best logits within {tokens['threshold']:g})."
         )
     failures = [one for one in tokens["divergences"] if not one["near_tie"]]
     prompts = len({one["prompt"] for one in failures})
+    differ = f"{prompts} of {count_of(compared, 'prompt')} {'differs' if prompts == 1 else 'differ'}"
     if dtype != "float32":
         return (
-            f"Tokens: {prompts} of {compared} prompts differ between modes. In {dtype} logits move with the "
-            "batch shape, whatever is verified; run with --dtype float32 to see identity."
+            f"Tokens: {differ} between modes. In {dtype} logits move with the batch shape, "
+            "whatever is verified; run with --dtype float32 to see identity."
         )
     first = failures[0]
     return (
-        f"Tokens: {prompts} of {compared} prompts differ for another reason than a near-tie: prompt "
+        f"Tokens: {differ} for another reason than a near-tie: prompt "
         f"{first['prompt'] + 1} leaves the text of the first mode at token {first['position'] + 1} in "
         f"{first['mode']}. This is a fault."
     )

@@ -14,7 +14,6 @@ from adaverify_contracts import StepRecord, TraceError
 from adaverify_engine import Engine, Sampling
 from adaverify_engine.compare import Comparison, compare
 from adaverify_replay import TraceHeader, TraceWriter, read_trace
-from adaverify_runtime import Mode
 
 WARMUP = 1
 """Rounds before the first recorded one; see ``adaverify_engine.compare``."""
@@ -25,15 +24,19 @@ Advance = Callable[[int, int], None]
 class Live:
     """Tokens per second of every mode so far, as text; read by the progress display while engines run."""
 
-    def __init__(self, engines: Mapping[Mode, Engine]) -> None:
+    def __init__(self, engines: Mapping[str, Engine]) -> None:
         self._engines = engines
 
     def __str__(self) -> str:
-        parts = [f"{mode} {_rate(engine):.1f}" for mode, engine in self._engines.items()]
-        return f"{', '.join(parts)} tokens/s"
+        rates = {mode: _rate(engine) for mode, engine in self._engines.items()}
+        parts = [f"{mode} {rate:.1f}" for mode, rate in rates.items() if rate is not None]
+        return f"{', '.join(parts)} tokens/s" if parts else ""
 
     def rows(self) -> list[tuple[object, ...]]:
-        """Return (mode, tokens per second of step time, tokens, steps) for the table of a run cut short."""
+        """Return (mode, tokens per second of step time, tokens, steps) for the table of a run cut short.
+
+        The speed of a mode that has not run a step yet is None.
+        """
         return [
             (mode, _rate(engine), engine.stats.emitted, engine.stats.steps)
             for mode, engine in self._engines.items()
@@ -52,7 +55,7 @@ def trace_writer(path: Path | None, session: Session, run: Mapping[str, Any]) ->
     if path is None:
         yield None
         return
-    settings = {**session.settings.as_dict(), "run": dict(run)}
+    settings = {**session.settings.as_dict(), "run": {**run, "drafter": session.drafter.name}}
     known = len(require_trace(path))
     with TraceWriter(
         path, TraceHeader(fingerprint=dict(session.fingerprint.pairs), settings=settings)
@@ -89,7 +92,7 @@ def known_records(path: Path, remedy: str) -> list[StepRecord]:
 
 
 def run_modes(
-    engines: Mapping[Mode, Engine],
+    engines: Mapping[str, Engine],
     prompts: Sequence[Sequence[int]],
     sampling: Sequence[Sampling],
     session: Session,
@@ -116,8 +119,7 @@ def run_modes(
 
     try:
         with blaming_plugins(session.plugins):
-            by_name: dict[str, Engine] = dict(engines.items())
-            result = compare(by_name, prompts, sampling, rounds=rounds, warmup=WARMUP, progress=finished)
+            result = compare(engines, prompts, sampling, rounds=rounds, warmup=WARMUP, progress=finished)
     finally:
         for verifier in verifiers:
             verifier.close()
@@ -126,7 +128,9 @@ def run_modes(
     return result
 
 
-def sampling_of(count: int, tokens: int, temperature: float, seed: int | None) -> list[Sampling]:
+def sampling_of(
+    count: int, tokens: int, temperature: float, seed: int | None, *, trim_invariant: bool = False
+) -> list[Sampling]:
     """Return what each prompt asks for; with a seed every prompt has noise of its own, equal in every round.
 
     Raises:
@@ -136,10 +140,13 @@ def sampling_of(count: int, tokens: int, temperature: float, seed: int | None) -
     if seed is not None:
         # Spread by a large odd factor, so that neighbouring seeds share no prompt's noise.
         seeds = [seed * 1_000_003 + index for index in range(count)]
-    return [Sampling(temperature=temperature, max_tokens=tokens, seed=one) for one in seeds]
+    return [
+        Sampling(temperature=temperature, max_tokens=tokens, seed=one, trim_invariant=trim_invariant)
+        for one in seeds
+    ]
 
 
-def trace_failure(engines: Mapping[Mode, Engine], path: Path) -> TraceError | None:
+def trace_failure(engines: Mapping[str, Engine], path: Path) -> TraceError | None:
     """Return why the trace is incomplete, None when it is whole."""
     for engine in engines.values():
         for one in engine.verifier.disabled_observers:
@@ -149,6 +156,6 @@ def trace_failure(engines: Mapping[Mode, Engine], path: Path) -> TraceError | No
     return None
 
 
-def _rate(engine: Engine) -> float:
+def _rate(engine: Engine) -> float | None:
     seconds = engine.stats.total_seconds
-    return engine.stats.emitted / seconds if seconds else 0.0
+    return engine.stats.emitted / seconds if seconds else None

@@ -11,6 +11,7 @@ import torch
 
 from adaverify.blame import blaming_plugins
 from adaverify.console import note
+from adaverify.drafting import DRAFTER, FALLBACK, choose_drafting, require_known
 from adaverify_contracts import (
     Capability,
     CapabilityError,
@@ -25,11 +26,20 @@ from adaverify_contracts import (
 from adaverify_engine import Engine, EngineOptions
 from adaverify_engine.profiling import check_cost_table, fingerprint, grid_for, profile_engine
 from adaverify_graphs import choose_ladder
-from adaverify_runtime import Mode, PluginManager, Settings, assemble, doctor, load_plugins, read_settings
-from adaverify_verification import CostTable, Fingerprint, TableCheck
+from adaverify_runtime import (
+    Mode,
+    PluginManager,
+    Settings,
+    assemble,
+    doctor,
+    load_plugins,
+    read_calibration,
+    read_settings,
+    settings_for,
+)
+from adaverify_verification import CostTable, Fingerprint, ProfileGrid, TableCheck
 
 MODEL = "smollm2-135m"
-DRAFTER = "n-gram"
 CONCURRENCY = 4
 # What a sequence holds beside its drafts when a step is priced: context, certain token and bonus token.
 _AROUND_DRAFTS = 3
@@ -42,20 +52,34 @@ CaptureProgress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What the user asked for; None leaves the decision to the settings."""
+    """What the user asked for; None leaves the decision to the settings, the drafter's to the model.
+
+    ``uncalibrated`` overrules the settings' calibration.
+    """
 
     model: str = MODEL
-    drafter: str = DRAFTER
+    drafter: str | list[str] | None = None
     device: str | None = None
     dtype: str | None = None
     draft_tokens: int | None = None
     seed: int | None = None
     offline: bool = False
+    calibration: Path | None = None
+    uncalibrated: bool = False
+
+    @property
+    def drafters(self) -> tuple[str, ...]:
+        """The drafters that were named, first the one that matters."""
+        return (self.drafter,) if isinstance(self.drafter, str) else tuple(self.drafter or ())
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A loaded model with everything that engines are made of."""
+    """A loaded model with everything that engines are made of.
+
+    ``rivals`` are the drafters that ``drafter`` is held against; ``fallback`` says why the one made for the
+    model is not ``drafter``.
+    """
 
     settings: Settings
     plugins: PluginManager
@@ -64,11 +88,22 @@ class Session:
     options: EngineOptions
     capability: Capability
     model_name: str = MODEL
+    rivals: tuple[DrafterDescriptor, ...] = ()
+    fallback: str = ""
 
     @property
     def fingerprint(self) -> Fingerprint:
         """The setup that this session's cost tables belong to."""
-        return fingerprint(self.model.model.geometry, self.options, self.capability, self.ladder)
+        geometry = self.model.model.geometry
+        return fingerprint(geometry, self.options, self.capability, self.ladder, self.drafter.name)
+
+    def rivalled(self) -> tuple[Session, ...]:
+        """Return this session with each of the rivals as its drafter; a calibration is one drafter's own."""
+        paths = self.settings.paths.model_copy(update={"calibration": None})
+        settings = replace(self.settings, paths=paths)
+        return tuple(
+            replace(self, drafter=one, rivals=(), fallback="", settings=settings) for one in self.rivals
+        )
 
     @property
     def ladder(self) -> tuple[int, ...]:
@@ -161,7 +196,10 @@ class Session:
                 capability=self.capability,
                 drafter=self.drafter,
                 cost_table=cost_table,
+                target=self.model.model.geometry.name,
             )
+            if self.fallback and mode != "none":
+                verifier.manager.note(0, FALLBACK)
             return Engine(self.model, verifier, self.drafter.factory(limits, verifier.device), self.options)
 
 
@@ -214,15 +252,21 @@ def open_session(
         UnknownNameError: no model or drafter has the name; lists those that were discovered.
         CapabilityError: there is no such device.
         ModelFileError: the model cannot be fetched or read.
+        CalibrationError: the calibration file cannot be read, or another signal was chosen.
         EngineError: a size is out of range.
     """
     settings, plugins = discover()
+    if choice.calibration is not None or choice.uncalibrated:
+        paths = settings.paths.model_copy(update={"calibration": choice.calibration})
+        settings = replace(settings, paths=paths)
+    if settings.paths.calibration is not None:
+        # Before the model: a wrong path should not cost its loading.
+        settings = settings_for(settings, read_calibration(settings.paths.calibration))
     models = {entry.descriptor.name: entry.descriptor for entry in plugins.models()}
     drafters = {entry.descriptor.name: entry.descriptor for entry in plugins.drafters()}
     if load is None and choice.model not in models:
         raise UnknownNameError("model", choice.model, tuple(models))
-    if choice.drafter not in drafters:
-        raise UnknownNameError("drafter", choice.drafter, tuple(drafters))
+    require_known(choice.drafters or (DRAFTER,), drafters)
     preset = settings.engine
     options = EngineOptions(
         max_requests=preset.max_requests,
@@ -240,8 +284,21 @@ def open_session(
             ModelOptions(device=options.device, dtype=options.dtype, offline=choice.offline, progress=fetched)
         )
     capability = doctor(settings, options.device, plugins=plugins).capability
-    drafter = drafters[choice.drafter]
-    return Session(settings, plugins, model, drafter, options, capability, choice.model)
+    with blaming_plugins(plugins):
+        chosen = choose_drafting(choice.drafters, drafters, model.model.geometry.name, options.draft_tokens)
+    if chosen.fallback:
+        note(chosen.fallback)
+    return Session(
+        settings,
+        plugins,
+        model,
+        chosen.first,
+        options,
+        capability,
+        choice.model,
+        chosen.rivals,
+        chosen.fallback,
+    )
 
 
 def table_path(session: Session) -> Path:
@@ -299,14 +356,27 @@ def profile_command(session: Session) -> str:
     )
 
 
-def measure_table(session: Session, progress: StepProgress | None = None, *, repeats: int = 5) -> CostTable:
-    """Measure this setup's step times, for real, on an engine of this session's sizes."""
+def measure_table(
+    session: Session,
+    progress: StepProgress | None = None,
+    *,
+    repeats: int = 5,
+    grid: ProfileGrid | None = None,
+) -> CostTable:
+    """Measure this setup's step times, for real, on an engine of this session's sizes.
+
+    Args:
+        session: of the sizes.
+        progress: called as ``progress(done, total)``.
+        repeats: recorded rounds of the whole grid.
+        grid: what to measure in its place.
+    """
     engine = session.engine("fixed")
     try:
         with blaming_plugins(session.plugins):
             return profile_engine(
                 engine,
-                grid_for(session.options, repeats=repeats, ladder=engine.verifier.tiers),
+                grid or grid_for(session.options, repeats=repeats, ladder=engine.verifier.tiers),
                 progress=progress,
             )
     finally:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from adaverify_capability import ARCHITECTURES, CPU, assume
-from adaverify_contracts import DecodeStrategyDescriptor
+from adaverify_contracts import DecodeStrategyDescriptor, UnknownNameError
 from adaverify_runtime import PluginManager
 
 ANY = "any"
@@ -75,6 +76,30 @@ def level(strategy: DecodeStrategyDescriptor, architecture: str) -> str:
         return REFUSED
     own = architecture in needs.architectures or needs.device_types == (CPU,)
     return strategy.evidence if own else ANY
+
+
+def known_kernels(plugins: PluginManager) -> tuple[str, ...]:
+    """Return every kernel name that a probe reports, or that anything registered requires, sorted."""
+    names = {entry.descriptor.name for entry in plugins.probes()}
+    for strategy in plugins.decode_strategies():
+        names.update(strategy.descriptor.requirements.kernels)
+    for backend in plugins.graph_backends():
+        names.update(backend.descriptor.requirements.kernels)
+    for benchmark in plugins.benchmarks():
+        names.update(benchmark.descriptor.requirements.kernels)
+    return tuple(sorted(names))
+
+
+def require_kernels(names: Iterable[str], plugins: PluginManager) -> None:
+    """Refuse a kernel that nothing installed knows: assuming it would change nothing, in silence.
+
+    Raises:
+        UnknownNameError: lists the known ones.
+    """
+    known = known_kernels(plugins)
+    for name in names:
+        if name not in known:
+            raise UnknownNameError("kernel", name, known)
 
 
 def _by_number(word: str) -> tuple[str, int, str]:

@@ -45,7 +45,7 @@ class LlamaWeights:
 
 
 class LlamaModel:
-    """A llama-architecture target model (contract ``TargetModel``). It holds weights and no KV.
+    """A llama-architecture target model (contract ``TappedModel``). It holds weights and no KV.
 
     Args:
         config: sizes and constants.
@@ -83,15 +83,32 @@ class LlamaModel:
         In float32 on a CPU with packed projections, a row's result does not depend on the other rows of the
         call as long as ``attend`` keeps to that too.
         """
+        return self.forward_tapped(tokens, positions, attend, ())[0]
+
+    @torch.inference_mode()
+    def forward_tapped(
+        self, tokens: torch.Tensor, positions: torch.Tensor, attend: Attend, taps: tuple[int, ...]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return what ``forward`` returns, and features [T, len(taps) * hidden], in the model's dtype.
+
+        Args:
+            tokens: int64 [T], as for ``forward``.
+            positions: int64 [T], as for ``forward``.
+            attend: the engine's attention.
+            taps: layers, counted from 1, whose outputs (the residual stream) become features.
+        """
         weights = self._weights
         turns = self._turns[positions]
-        hidden = functional.embedding(tokens, weights.embedding)
+        hidden, tapped = functional.embedding(tokens, weights.embedding), []
         for index, layer in enumerate(weights.layers):
             hidden = hidden + self._attention(
                 index, layer, self._norm(hidden, layer.attention_norm), turns, attend
             )
             hidden = hidden + self._feed_forward(layer, self._norm(hidden, layer.feed_forward_norm))
-        return self._norm(hidden, weights.last_norm)
+            if index + 1 in taps:
+                tapped.append(hidden)
+        features = torch.cat(tapped, dim=1) if tapped else hidden[:, :0]
+        return self._norm(hidden, weights.last_norm), features
 
     @torch.inference_mode()
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

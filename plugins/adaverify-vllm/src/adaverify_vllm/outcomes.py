@@ -167,7 +167,7 @@ class Outcomes:
         if planner.options.online and timed and seconds is not None and decision.seconds is not None:
             strayed = cost.strayed
             drafting = cost.draft_seconds(batch.requests)
-            cost.refresh(decision.tier, 1, 0.0, max(seconds - drafting, 0.01 * seconds))
+            cost.refresh(decision.tier, 1, 0.0, max(seconds - drafting, 0.01 * seconds), whole=seconds)
             if cost.strayed != strayed:
                 notes.append("table-agrees-again" if strayed else "table-left-bounds")
                 change = "planned again" if strayed else "full"

@@ -186,12 +186,20 @@ class BudgetPlanner:
         candidates = BudgetCandidates(budgets, tokens, seconds, self.rate.value)
         try:
             choice = self.decider.choose(
-                candidates, executed, draft_seconds=0.0, tiered=len(self._tiers) > 0, guarded=True
+                candidates,
+                executed,
+                draft_seconds=0.0,
+                tiered=len(self._tiers) > 0,
+                guarded=True,
+                untried=self._untried,
             )
         except PluginFault as fault:
             reason = f"{fault}: everything is verified"
             return len(budgets) - 1, PlanState.FULL, reason, None, [fault.name]
         return choice.index, choice.kind, choice.reason, choice.probe, [odd] if odd else []
+
+    def _untried(self, executed: int) -> bool:
+        return self.cost.untried(executed, 1, 0.0)
 
     def _unpriced(self, budgets: np.ndarray) -> tuple[int, PlanState, str, str]:
         return len(budgets) - 1, PlanState.UNPRICED, self.cost.reason, "unpriced"

@@ -21,9 +21,12 @@ class Sequences:
         start: int64 [S], first logits row of each.
         admitted: int64 [S], drafts verified; sequence s owns rows start[s] .. start[s] + admitted[s].
         drafts: int64 [S, K].
-        draft_law: float32 [S, K, V], or None when the drafter is deterministic given the prefix.
+        draft_law: float32 [S, K, V], or None when every sequence is judged by equality, as with a drafter
+            that is deterministic given the prefix.
         temperature: float32 [S], 0 is greedy; top_p: float32 [S].
         noise: float64 [S, K + 1, 2]: two uniforms for each output position.
+        by_equality: bool [S], sequences judged by equality beside a draft law (greedy, trim-invariant); None
+            for none of them.
     """
 
     start: torch.Tensor
@@ -33,6 +36,7 @@ class Sequences:
     temperature: torch.Tensor
     top_p: torch.Tensor
     noise: torch.Tensor
+    by_equality: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +86,14 @@ def judge(logits: torch.Tensor, sequences: Sequences, *, sampled: bool) -> Verdi
     owner = torch.searchsorted(sequences.start, at, right=True) - 1
     temperature = sequences.temperature[owner]
     law = target_law(logits, temperature, sequences.top_p[owner])
-    if sequences.draft_law is None:
+    equal: tuple[torch.Tensor, torch.Tensor] | None = None
+    if sequences.draft_law is None or sequences.by_equality is not None:
         noise = sequences.noise[owner, (at - sequences.start[owner]).clamp(max=width), 1]
-        tokens = torch.where(temperature > 0, inverse_cdf(law, noise), best)[rows]
-        return Verdict(accept_equal(tokens, sequences.drafts, sequences.admitted), tokens, rows, gap[rows])
+        drawn = torch.where(temperature > 0, inverse_cdf(law, noise), best)[rows]
+        equal = accept_equal(drawn, sequences.drafts, sequences.admitted), drawn
+    if sequences.draft_law is None:
+        assert equal is not None  # noqa: S101 - computed above
+        return Verdict(*equal, rows, gap[rows])
     accepted, final = accept_sampled(
         law[rows],
         sequences.draft_law,
@@ -98,4 +106,9 @@ def judge(logits: torch.Tensor, sequences: Sequences, *, sampled: bool) -> Verdi
         final[:, None],
         torch.nn.functional.pad(sequences.drafts, (0, 1), value=-1),
     )
+    if equal is not None:
+        chosen = sequences.by_equality
+        assert chosen is not None  # noqa: S101 - computed above
+        accepted = torch.where(chosen, equal[0], accepted)
+        tokens = torch.where(chosen[:, None], equal[1], tokens)
     return Verdict(accepted, tokens, rows, gap[rows])

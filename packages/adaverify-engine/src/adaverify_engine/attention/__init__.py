@@ -6,9 +6,11 @@ from adaverify_engine.attention.paged import DecodeAttentionChoice, PagedDecodeA
 from adaverify_engine.attention.prefill import ChunkAttention
 from adaverify_engine.attention.reference import attend_rows
 from adaverify_engine.attention.step import StepAttention
+from adaverify_engine.attention.uniform import ContextRows
 
 __all__ = [
     "ChunkAttention",
+    "ContextRows",
     "DecodeAttention",
     "DecodeAttentionChoice",
     "PagedDecodeAttention",

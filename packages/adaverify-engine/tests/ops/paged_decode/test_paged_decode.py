@@ -14,9 +14,20 @@ import pytest
 import torch
 
 from adaverify_contracts import CapabilityError, DescriptorError, LayoutError
-from adaverify_engine.attention import DecodeAttention, DecodeAttentionChoice, PagedDecodeAttention
+from adaverify_engine.attention import (
+    ContextRows,
+    DecodeAttention,
+    DecodeAttentionChoice,
+    PagedDecodeAttention,
+)
 from adaverify_engine.attention import paged as paged_module
-from adaverify_engine.ops.paged_decode import check_geometry, launch, paged_decode, paged_decode_reference
+from adaverify_engine.ops.paged_decode import (
+    PagedDecodeScratch,
+    check_geometry,
+    launch,
+    paged_decode,
+    paged_decode_reference,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim:DeprecationWarning")
 SPLIT = 32
@@ -35,6 +46,36 @@ def test_ragged_rows_equal_the_reference(decode, strategy):
     """Requests of 3, 1, 0 and 4 tokens over one to three splits, two KV heads, padding."""
     case = decode.case(strategy, [3, 1, 0, 4], [70, 33, 0, 17], padding=2, heads=6, kv_heads=2)
     check(decode, case, case.run(decode.config(split=SPLIT, block=16)))
+
+
+@pytest.mark.parametrize("queries", [1, 7])
+def test_rows_that_all_see_the_whole_context_equal_the_reference(decode, queries):
+    """What a block of drafts looks at: every query of a request sees its whole length, 0 for padding."""
+    lens = [70, 0, 17, 33]
+    case = decode.case("flatten", [1, 1, 1, 1], lens, heads=6, kv_heads=2)
+    context = ContextRows(4, queries, decode.device)
+    rows, start = context.over(
+        torch.tensor(lens, dtype=torch.int32, device=decode.device), case.rows.block_table
+    )
+    assert start.tolist() == [queries * row for row in range(5)]
+    query = torch.randn(4 * queries, 6, 16, device=decode.device)
+    out = torch.full_like(query, float("nan"))
+    scratch = PagedDecodeScratch(
+        4 * queries, 6, 16, case.limits.max_kv_len, decode.device, decode.config(split=SPLIT, block=16)
+    )
+    paged_decode(
+        query,
+        case.keys,
+        case.values,
+        rows,
+        out,
+        page_size=case.page,
+        max_kv_len=case.limits.max_kv_len,
+        scratch=scratch,
+    )
+    expected = paged_decode_reference(query, case.keys, case.values, rows, case.page)
+    torch.testing.assert_close(out, expected, rtol=2e-5, atol=2e-5)
+    assert not out[queries : 2 * queries].any()
 
 
 def test_bfloat16_rows_equal_the_reference(decode):

@@ -75,6 +75,9 @@ for target in json.loads(sys.argv[1]):
         if not whole:
             both = build(paged_decode_combine_kernel, COMBINE, dtype, target, 1)
             facts["combine"] = len(both.asm[binary])
+            block_of_drafts = constants | {"SLOTS": 7, "JOIN": 1}
+            facts["seven"] = len(build(paged_decode_kernel, block_of_drafts, dtype, target, config.num_warps)
+                                 .asm[binary])
         report[f"{target[0]} {target[1]} {dtype}"] = facts
 print(json.dumps(report))
 """
@@ -109,6 +112,7 @@ def test_the_kernels_compile_for_a_target(report, kind, target):
     assert not facts["tf32"]
     if kind[0] == "bf16":
         assert facts["combine"] > 0
+        assert facts["seven"] > 0
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind[0])

@@ -126,8 +126,8 @@ def run(options: BenchmarkOptions) -> BenchmarkResult:
         columns=_columns(),
         rows=tuple(rows),
         checks=_checks(launches),
-        data=f"{geometry.name}, {session.options.dtype}, K {K}, n-gram drafts, periodic prompts of {PROMPT} "
-        f"tokens, up to {OUTPUT[kind]} output tokens, stop tokens ignored",
+        data=f"{geometry.name}, {session.options.dtype}, K {K}, {session.drafter.name} drafts, periodic "
+        f"prompts of {PROMPT} tokens, up to {OUTPUT[kind]} output tokens, stop tokens ignored",
         cache="warm: both engines ran the same prompts before; blocks of one set of prompts alternate, and "
         "the mode that goes first changes every block",
         notes=(*_notes(captured), *notes),

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import torch
 
+from adaverify.drafting import DRAFTER
 from adaverify.session import MODEL, Choice, Session, open_session
 from adaverify_contracts import (
     BenchmarkOptions,
@@ -41,6 +42,7 @@ def session_of(options: BenchmarkOptions) -> tuple[Session, tuple[str, ...]]:
     """Return a session of the asked model; the tiny one, with a note, where the default is not to be had."""
     choice = Choice(
         model=options.model or MODEL,
+        drafter=options.drafter or DRAFTER,
         device=options.device,
         dtype=options.dtype,
         draft_tokens=K,
@@ -61,7 +63,8 @@ def session_of(options: BenchmarkOptions) -> tuple[Session, tuple[str, ...]]:
         session = open_session(choice, load=tiny_model)
     if options.device.startswith("cpu"):
         session.plugins.register(RerunBackend(), "bench-rerun")
-        session = replace(session, drafter=replace(session.drafter, factory=_lookup))
+        if session.drafter.name == DRAFTER:
+            session = replace(session, drafter=replace(session.drafter, factory=_lookup))
         notes = (*notes, "a CPU captures nothing: a replay runs the step again, and hides no host time")
     return session, notes
 

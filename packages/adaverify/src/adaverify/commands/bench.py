@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as codec
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from adaverify.blame import blaming_plugins
 from adaverify.console import (
     CHECK_FAILED,
     emit_json,
-    finite,
+    json_text,
     out,
     print_error,
     progress,
@@ -24,9 +23,11 @@ from adaverify.console import (
     say,
     table,
 )
-from adaverify.files import require_writable
+from adaverify.course import Course
+from adaverify.files import require_writable, write_text
 from adaverify.options import Device, Dtype, Offline
 from adaverify.session import discover, usable_device
+from adaverify.usage import path
 from adaverify_contracts import (
     AdaverifyError,
     BenchmarkDescriptor,
@@ -65,7 +66,9 @@ def bench(
     repeat: Annotated[int, typer.Option(min=1, help="Rounds in which the variants take turns.")] = 5,
     requests: Annotated[
         list[int] | None,
-        typer.Option(min=1, help="Measure this batch size; may be repeated. The benchmark's when omitted."),
+        typer.Option(
+            min=1, max=65536, help="Measure this batch size; may be repeated. The benchmark's when omitted."
+        ),
     ] = None,
     steps: Annotated[
         int | None, typer.Option(min=1, help="Decode steps of each mode in step; 1000 alone, else 200.")
@@ -74,11 +77,17 @@ def bench(
         str | None,
         typer.Option(help="Model of step; the default model, or a tiny one if that is not to be had."),
     ] = None,
+    drafter: Annotated[str | None, typer.Option(help="Drafter of step; n-gram when omitted.")] = None,
     dtype: Dtype = None,
     offline: Offline = False,
     json: Annotated[
         Path | None,
-        typer.Option("--json", help="Write the results to this file; - prints one JSON value, nothing else."),
+        typer.Option(
+            "--json",
+            parser=path,
+            metavar="PATH",
+            help="Write the results to this file; - prints one JSON value, nothing else.",
+        ),
     ] = None,
 ) -> None:
     """Measure a component beside a plain baseline, in one run.
@@ -97,10 +106,11 @@ def bench(
         require_writable(json, "--json")
     setup = surroundings(where, capability, repeat) | {"clocks_before": clocks(where)}
     with progress() as display:
-        task = display.add_task(name, total=None, note="")
+        course = Course(display)
 
         def show(done: int, total: int, what: str) -> None:
-            display.update(task, completed=done, total=total, note=what)
+            course.note(what)
+            advance(done, total)
 
         options = BenchmarkOptions(
             device=where,
@@ -112,11 +122,12 @@ def bench(
             model=model,
             dtype=dtype,
             offline=offline,
+            drafter=drafter,
             progress=show,
         )
         outcomes = []
-        for entry in chosen:
-            display.reset(task, description=entry.descriptor.name)
+        for number, entry in enumerate(chosen, 1):
+            advance = course.stage(entry.descriptor.name, number / len(chosen))
             outcomes.append(_run(entry, options, plugins, skip=name == ALL))
     setup["clocks_after"] = clocks(where)
     _report(setup, outcomes, json)
@@ -171,8 +182,7 @@ def _report(setup: dict[str, Any], outcomes: Sequence[Outcome], where: Path | No
         emit_json(value)
         return
     if where is not None:
-        text = codec.dumps(finite(value), indent=1, ensure_ascii=False, allow_nan=False)
-        where.write_text(text + "\n", encoding="utf-8")
+        write_text(where, json_text(value, indent=1) + "\n", "--json")
     for outcome in outcomes:
         _render(outcome)
     state = setup["clocks_before"] or {}

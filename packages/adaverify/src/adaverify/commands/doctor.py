@@ -10,6 +10,7 @@ from adaverify.commands.bridge import bridge_report, render_bridge
 from adaverify.console import CHECK_FAILED, cell, emit_json, out, reports_errors, say, table
 from adaverify.options import Json
 from adaverify.session import discover, usable_device
+from adaverify.support import require_kernels
 from adaverify_runtime import doctor as startup_report
 
 
@@ -46,7 +47,10 @@ def doctor(
     examined = (
         "cpu" if assume is not None and device is None else usable_device(device or settings.device.name)
     )
-    found = startup_report(settings, examined, assume, kernels=kernel or (), plugins=plugins)
+    require_kernels(kernel or (), plugins)
+    found = startup_report(
+        settings, examined, assume, kernels=tuple(dict.fromkeys(kernel or ())), plugins=plugins
+    )
     report = found.as_dict()
     if json:
         emit_json(report)

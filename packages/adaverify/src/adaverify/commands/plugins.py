@@ -13,6 +13,7 @@ from adaverify.options import Json
 from adaverify.scaffold import Kind, Project, write_project
 from adaverify.session import discover, usable_device
 from adaverify.support import support_matrix
+from adaverify.usage import path
 from adaverify_runtime import doctor as startup_report
 
 _KINDS = {
@@ -56,7 +57,10 @@ def listing(context: typer.Context, json: Json = False) -> None:
 def new(
     name: Annotated[str, typer.Argument(help="Name of the plugin, such as cedar; users type it.")],
     kind: Annotated[Kind, typer.Option(help="What the plugin registers.")] = Kind.STRATEGY,
-    into: Annotated[Path, typer.Option(help="Existing folder in which adaverify-NAME is made.")] = Path(),
+    into: Annotated[
+        Path,
+        typer.Option(parser=path, metavar="PATH", help="Existing folder in which adaverify-NAME is made."),
+    ] = Path(),
     json: Json = False,
 ) -> None:
     """Write a complete project for a new plugin: it installs, runs and passes its tests as it is."""

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from adaverify.console import CHECK_FAILED, emit_json, note, out, progress, reports_errors, say, table
+from adaverify.course import LOADED, Course
 from adaverify.files import require_writable
-from adaverify.options import Device, Drafter, DraftTokens, Dtype, Json, Model, Offline
+from adaverify.options import Calibration, Device, Drafter, DraftTokens, Dtype, Json, Model, Offline
 from adaverify.session import (
-    DRAFTER,
     MODEL,
     Choice,
     Session,
@@ -21,6 +21,7 @@ from adaverify.session import (
     store_table,
     table_path,
 )
+from adaverify.usage import path
 from adaverify_replay import plot_cost_curve, require_plottable
 
 
@@ -36,15 +37,20 @@ def profile(
         typer.Option(min=1, help="Measured rounds; below 3 a busy machine cannot be told from a quiet one."),
     ] = 5,
     model: Model = MODEL,
-    drafter: Drafter = DRAFTER,
+    drafter: Drafter = None,
+    calibration: Calibration = None,
     device: Device = None,
     dtype: Dtype = None,
     offline: Offline = False,
-    plot: Annotated[Path, typer.Option(help="Draw the curve to this .png, .svg or .pdf file.")] = Path(
-        "cost-curve.png"
-    ),
+    plot: Annotated[
+        Path,
+        typer.Option(parser=path, metavar="PATH", help="Draw the curve to this .png, .svg or .pdf file."),
+    ] = Path("cost-curve.png"),
     store: Annotated[
-        Path | None, typer.Option("--table", help="Where to store the table; the cache when omitted.")
+        Path | None,
+        typer.Option(
+            "--table", parser=path, metavar="PATH", help="Where to store the table; the cache when omitted."
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -56,17 +62,12 @@ def profile(
     require_writable(plot, "--plot")
     if store is not None:
         require_writable(store, "--table")
-    choice = Choice(model, drafter, device, dtype, draft_tokens, None, offline)
+    choice = Choice(model, drafter, device, dtype, draft_tokens, None, offline, calibration)
     with progress() as display:
-        task = display.add_task(f"loading {model}", total=None, note="")
-        session = open_session(
-            choice, lambda done, total: display.update(task, completed=done, total=total, note="fetching")
-        )
+        course = Course(display)
+        session = open_session(choice, course.stage(f"loading {model}", LOADED))
         session = session.sized(concurrency or session.concurrency, context)
-        display.reset(task, description="measuring step times", note="")
-        cost_table = measure_table(
-            session, lambda done, total: display.update(task, completed=done, total=total), repeats=repeats
-        )
+        cost_table = measure_table(session, course.stage("measuring step times"), repeats=repeats)
     stored = store or (None if cost_table.disturbed else _default_store(session))
     if stored is not None:
         store_table(cost_table, stored)

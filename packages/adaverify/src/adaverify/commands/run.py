@@ -6,37 +6,57 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import Progress
 
-from adaverify.blame import blaming_plugins
-from adaverify.console import CHECK_FAILED, emit_json, err, note, progress, reports_errors, table
+from adaverify.affordable import job_steps
+from adaverify.console import CHECK_FAILED, count_of, emit_json, err, note, progress, reports_errors, table
+from adaverify.course import LOADED, Course
 from adaverify.files import require_writable
-from adaverify.options import MODES, Device, Drafter, DraftTokens, Dtype, Json, Model, Modes, Offline
-from adaverify.pricing import Prices, find_prices
-from adaverify.prompts import human_eval_prompts, numbered_prompts
+from adaverify.options import (
+    MODES,
+    Calibration,
+    Device,
+    Drafters,
+    DraftTokens,
+    Dtype,
+    Json,
+    Model,
+    Modes,
+    Offline,
+)
+from adaverify.pricing import Job, Prices, find_prices, share_of_measuring
+from adaverify.prompting import encode_prompts, take_prompts
+from adaverify.rivals import rival_engines, rival_names
 from adaverify.run_report import build_report, render_report
-from adaverify.running import Live, require_trace, run_modes, sampling_of, trace_failure, trace_writer
+from adaverify.running import (
+    WARMUP,
+    Live,
+    require_trace,
+    run_modes,
+    sampling_of,
+    trace_failure,
+    trace_writer,
+)
 from adaverify.session import (
-    DRAFTER,
     MODEL,
     Choice,
     Session,
     open_session,
     table_path,
 )
-from adaverify_contracts import AdaverifyError, PromptError
+from adaverify.usage import finite_temperature, path
+from adaverify_contracts import AdaverifyError
 from adaverify_engine import Engine, Sampling
 from adaverify_engine.compare import Comparison
 from adaverify_runtime import Mode
-
-# With 64 new tokens and three rounds some 100 seconds on two quiet cores, measuring step times included.
-_HUMAN_EVAL_COUNT = 8
 
 
 @reports_errors
 def run(
     prompts: Annotated[
-        Path | None, typer.Option(help="Text (one prompt a line) or JSONL; HumanEval when omitted.")
+        Path | None,
+        typer.Option(
+            parser=path, metavar="PATH", help="Text (one prompt a line) or JSONL; HumanEval when omitted."
+        ),
     ] = None,
     count: Annotated[
         int | None, typer.Option(min=1, help="How many prompts to take; 8 of HumanEval, all of a file.")
@@ -44,55 +64,77 @@ def run(
     concurrency: Annotated[int | None, typer.Option(min=1, help="Requests that run at once; 4.")] = None,
     tokens: Annotated[int, typer.Option(min=1, help="New tokens for each prompt, at most.")] = 64,
     draft_tokens: DraftTokens = None,
-    temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy.")] = 0.0,
+    temperature: Annotated[
+        float, typer.Option(callback=finite_temperature, help="A finite number >= 0; 0 is greedy.")
+    ] = 0.0,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of sampled runs.")] = None,
+    trim_invariant: Annotated[
+        bool,
+        typer.Option(
+            "--trim-invariant", help="Sampled tokens, too, are the same in all modes, and compared."
+        ),
+    ] = False,
     rounds: Annotated[int, typer.Option(min=1, help="Recorded rounds; the modes take turns in each.")] = 3,
     mode: Modes = None,
     model: Model = MODEL,
-    drafter: Drafter = DRAFTER,
+    drafter: Drafters = None,
+    calibration: Calibration = None,
     device: Device = None,
     dtype: Dtype = None,
     chat: Annotated[bool, typer.Option("--chat", help="Put each prompt into the chat template.")] = False,
     offline: Offline = False,
+    measure: Annotated[
+        bool,
+        typer.Option(
+            "--measure/--no-measure",
+            help="Measure or check step times; without, a stored table is trusted, or nothing is trimmed.",
+        ),
+    ] = True,
     show: Annotated[int, typer.Option(min=0, help="Completions to print.")] = 1,
     reliability: Annotated[
         bool,
         typer.Option("--reliability", help="Print predicted and observed acceptance by draft position."),
     ] = False,
     trace: Annotated[
-        Path | None, typer.Option(help="Write one JSON record for each adaptive step to this file.")
+        Path | None,
+        typer.Option(
+            parser=path, metavar="PATH", help="Write one JSON record for each adaptive step to this file."
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
     """Run the prompts in the modes none, fixed and adaptive, in turn, and compare them.
 
-    Exits with 1 when the modes' greedy tokens differ in float32 for another reason than a near-tie.
+    Exits with 1 when the modes' greedy or trim-invariant tokens differ in float32 for another reason than a
+    near-tie.
     """
     modes = tuple(name for name in MODES if name in mode) if mode else MODES
-    texts, places = _prompts(prompts, count)
-    sampling = sampling_of(len(texts), tokens, temperature, seed)
+    texts, places = take_prompts(prompts, count)
+    sampling = sampling_of(len(texts), tokens, temperature, seed, trim_invariant=trim_invariant)
     if trace is not None:
         _check_trace(trace, modes)
-    choice = Choice(model, drafter, device, dtype, draft_tokens, seed, offline)
+    choice = Choice(model, drafter, device, dtype, draft_tokens, seed, offline, calibration)
     with progress() as display:
-        loading = display.add_task(f"loading {model}", total=None, note="")
-        session = open_session(
-            choice, lambda done, total: display.update(loading, completed=done, total=total, note="fetching")
-        )
-        display.remove_task(loading)
+        course = Course(display)
+        session = open_session(choice, course.stage(f"loading {model}", LOADED))
         trace = trace or _preset_trace(session, modes)
-        ids = _encode(session, texts, places, tokens, chat)
+        ids = encode_prompts(session, texts, places, tokens, chat)
         session = session.sized(
-            _concurrency(session, concurrency, len(texts)), max(map(len, ids)) + tokens, len(modes)
+            _concurrency(session, concurrency, len(texts)),
+            max(map(len, ids)) + tokens,
+            len(modes) + sum(map(len, rival_names(session, modes).values())),
         )
         sizes = {
             "concurrency": session.options.max_requests,
             "tokens": tokens,
             "rounds": rounds,
             "temperature": temperature,
+            "trim_invariant": trim_invariant,
             "seed": session.options.seed,
         }
-        result, engines, prices = _compare(session, modes, ids, sampling, sizes, trace, display)
+        steps = job_steps(len(modes), rounds + WARMUP, len(ids), session.options.max_requests, tokens)
+        job = Job("adaptive" in modes, measure, steps)
+        result, engines, prices = _compare(session, modes, ids, sampling, sizes, trace, job, course)
     _forget_stray_table(session, engines)
     report = build_report(session, result, engines, texts, sizes, prices)
     if json:
@@ -112,45 +154,39 @@ def _compare(
     sampling: list[Sampling],
     sizes: dict[str, Any],
     trace: Path | None,
-    display: Progress,
-) -> tuple[Comparison, dict[Mode, Engine], Prices]:
+    job: Job,
+    course: Course,
+) -> tuple[Comparison, dict[str, Engine], Prices]:
     """Run the modes; return the comparison, the engines that ran and where the prices came from."""
     with trace_writer(trace, session, sizes | {"prompts": len(ids)}) as writer:
-        prices = find_prices(session, planned="adaptive" in modes, display=display)
-        engines = {name: session.engine(name, prices.table) for name in modes}
+        until = LOADED + (1.0 - LOADED) * share_of_measuring(session, job)
+        prices = find_prices(session, job, course, until=until)
+        engines: dict[str, Engine] = {name: session.engine(name, prices.table) for name in modes}
+        engines |= rival_engines(
+            session,
+            modes,
+            prices.table,
+            lambda rival: find_prices(rival, job, course, until=until).table,
+        )
         for line in engines[modes[0]].verifier.report.warnings:
             note(line)
         live = Live(engines)
-        task = display.add_task("running", total=None, note=live)
+        show, finished = course.stage("running", note=live), 0
 
         def advance(done: int, total: int) -> None:
-            display.update(task, completed=done, total=total)
+            nonlocal finished
+            finished = done
+            show(done, total)
 
         try:
             result = run_modes(
                 engines, ids, sampling, session, rounds=sizes["rounds"], writer=writer, advance=advance
             )
         except KeyboardInterrupt:
-            display.stop()
-            _say_partial(
-                live, int(display.tasks[-1].completed), (sizes["rounds"] + 1) * len(modes), len(modes)
-            )
+            course.stop()
+            _say_partial(live, finished, (sizes["rounds"] + WARMUP) * len(engines), len(engines))
             raise
     return result, engines, prices
-
-
-def _prompts(path: Path | None, count: int | None) -> tuple[list[str], list[str]]:
-    """Return the prompts, and where each one stands for messages about it."""
-    if path is None:
-        texts, where = human_eval_prompts(count or _HUMAN_EVAL_COUNT), "HumanEval"
-        places = [f"HumanEval/{index}" for index in range(len(texts))]
-    else:
-        numbered, where = numbered_prompts(path, count), str(path)
-        texts = [text for _, text in numbered]
-        places = [f"{path} line {line}" for line, _ in numbered]
-    if count is not None and len(texts) < count:
-        note(f"{where} holds {len(texts)} prompts; --count asked for {count}, so all of them run")
-    return texts, places
 
 
 def _check_trace(path: Path, modes: tuple[Mode, ...]) -> None:
@@ -173,44 +209,14 @@ def _preset_trace(session: Session, modes: tuple[Mode, ...]) -> Path | None:
 def _concurrency(session: Session, asked: int | None, prompts: int) -> int:
     wanted = asked or session.concurrency
     if asked is not None and wanted > prompts:
-        note(f"--concurrency {asked} and {prompts} prompts: no more than {prompts} run at once")
+        runs = "runs" if prompts == 1 else "run"
+        note(
+            f"--concurrency {asked} and {count_of(prompts, 'prompt')}: no more than {prompts} {runs} at once"
+        )
     return min(wanted, prompts)
 
 
-def _encode(
-    session: Session, texts: list[str], places: list[str], tokens: int, chat: bool
-) -> list[list[int]]:
-    """Return the token ids of every prompt; refuses one that no request could hold, by number and place."""
-    tokenizer = session.model.tokenizer
-    found, cut = [], []
-    for number, (text, place) in enumerate(zip(texts, places, strict=True), 1):
-        named = f"prompt {number} of {len(texts)} ({place})"
-        try:
-            with blaming_plugins(session.plugins):
-                ids = tokenizer.chat([{"role": "user", "content": text}]) if chat else tokenizer.encode(text)
-        except PromptError as error:
-            raise PromptError(
-                f"{named} is refused: {error.problem}",
-                arrived=error.arrived,
-                allowed=error.allowed,
-                remedy="correct or remove it" + (", or leave out --chat" if chat else ""),
-            ) from error
-        if not 1 <= len(ids) < session.longest:
-            raise PromptError(
-                f"{named} does not fit the model",
-                arrived=f"{len(ids)} tokens, {text[:40]!r} and so on",
-                allowed=f"1 .. {session.longest - 1} tokens, one being kept for the output",
-                remedy="shorten or remove it, or choose another model",
-            )
-        if len(ids) + tokens > session.longest:
-            cut.append(f"prompt {number} for {session.longest - len(ids)}")
-        found.append(ids)
-    if cut:
-        note(f"{len(cut)} of {len(texts)} prompts have no room for {tokens} new tokens, {cut[0]}")
-    return found
-
-
-def _forget_stray_table(session: Session, engines: dict[Mode, Engine]) -> None:
+def _forget_stray_table(session: Session, engines: dict[str, Engine]) -> None:
     """Remove our own stored table when served steps disagreed with it, so that the next run measures anew."""
     counted = engines["adaptive"].verifier.counters if "adaptive" in engines else {}
     if "table-left-bounds" in counted and session.settings.paths.cost_table is None:

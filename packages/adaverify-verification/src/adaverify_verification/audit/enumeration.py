@@ -80,12 +80,8 @@ def emitted_law(
         rule: admitted drafts of each request, 0 .. K, from what it is shown.
     """
     law: dict[tuple[Prefix, ...], float] = {}
-    for drafts in product(*(list(_drafts(request, positions)) for request in requests)):
-        weight = float(np.prod([probability for _, probability in drafts]))
-        if weight == 0.0:
-            continue
-        tokens = [drafted for drafted, _ in drafts]
-        admitted = rule(_reveal(requests, tokens, positions))
+    for tokens, weight in joint_drafts(requests, positions):
+        admitted = rule(reveal(requests, tokens, positions))
         outputs = [
             _verified(request, drafted, int(count), positions + 1)
             for request, drafted, count in zip(requests, tokens, admitted, strict=True)
@@ -94,6 +90,16 @@ def emitted_law(
             key = tuple(sequence for sequence, _ in joint)
             law[key] = law.get(key, 0.0) + weight * float(np.prod([share for _, share in joint]))
     return law
+
+
+def joint_drafts(
+    requests: Sequence[ToyRequest], positions: int
+) -> Iterator[tuple[tuple[Prefix, ...], float]]:
+    """Yield every combination of K = ``positions`` drafts for all requests, with its probability, if any."""
+    for drafts in product(*(list(_drafts(request, positions)) for request in requests)):
+        weight = float(np.prod([probability for _, probability in drafts]))
+        if weight > 0.0:
+            yield tuple(drafted for drafted, _ in drafts), weight
 
 
 def target_law(requests: Sequence[ToyRequest], length: int) -> dict[tuple[Prefix, ...], float]:
@@ -122,14 +128,36 @@ def audit(
     return AuditReport(tuple(distances))
 
 
-def random_request(generator: np.random.Generator, positions: int, tokens: int) -> ToyRequest:
-    """Return a request whose laws are drawn from a flat Dirichlet after every prefix."""
+def random_request(
+    generator: np.random.Generator,
+    positions: int,
+    tokens: int,
+    *,
+    greedy: bool = False,
+    deterministic: bool = False,
+) -> ToyRequest:
+    """Return a request whose laws are drawn from a flat Dirichlet after every prefix.
+
+    Args:
+        generator: of the laws.
+        positions: K.
+        tokens: size of the vocabulary.
+        greedy: the target's laws are one-hot at their largest probability.
+        deterministic: the draft's are.
+    """
     flat = np.ones(tokens)
     prefixes = [p for length in range(positions + 1) for p in product(range(tokens), repeat=length)]
+    draft = {prefix: generator.dirichlet(flat) for prefix in prefixes}
+    target = {prefix: generator.dirichlet(flat) for prefix in prefixes}
     return ToyRequest(
-        draft={prefix: generator.dirichlet(flat) for prefix in prefixes},
-        target={prefix: generator.dirichlet(flat) for prefix in prefixes},
+        {prefix: _peaked(law) for prefix, law in draft.items()} if deterministic else draft,
+        {prefix: _peaked(law) for prefix, law in target.items()} if greedy else target,
     )
+
+
+def _peaked(law: np.ndarray) -> np.ndarray:
+    """Return the one-hot law of the most likely token."""
+    return np.eye(len(law))[int(law.argmax())]
 
 
 def _drafts(request: ToyRequest, positions: int) -> Iterator[tuple[Prefix, float]]:
@@ -139,7 +167,8 @@ def _drafts(request: ToyRequest, positions: int) -> Iterator[tuple[Prefix, float
         yield drafted, float(np.prod(steps))
 
 
-def _reveal(requests: Sequence[ToyRequest], tokens: Sequence[Prefix], positions: int) -> Revealed:
+def reveal(requests: Sequence[ToyRequest], tokens: Sequence[Prefix], positions: int) -> Revealed:
+    """Return what a rule is shown when ``tokens`` were drafted, K = ``positions`` for each request."""
     confidences = np.zeros((len(requests), positions))
     drawn = np.zeros((len(requests), positions))
     for row, (request, drafted) in enumerate(zip(requests, tokens, strict=True)):

@@ -1,0 +1,303 @@
+"""``adaverify calibrate``: fit confidences to what was accepted, and judge them by prompts held out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from adaverify.console import emit_json, note, out, progress, reports_errors, say, table
+from adaverify.course import LOADED, Course
+from adaverify.files import require_writable
+from adaverify.options import Device, Drafter, DraftTokens, Dtype, Json, Model, Offline, Plot
+from adaverify.prompting import encode_prompts, take_prompts
+from adaverify.recording import Recording, read_recordings, record_run
+from adaverify.running import require_trace, sampling_of
+from adaverify.session import MODEL, Choice, open_session
+from adaverify_contracts import AdaverifyError, CalibrationError
+from adaverify_replay import plot_reliability, require_plottable
+from adaverify_verification import (
+    Gathered,
+    Study,
+    calibration_state,
+    calibration_subject,
+    gather,
+    save_state,
+    study,
+)
+from adaverify_verification.calibration_offline import TEMPERATURES
+from adaverify_verification.calibration_study import SIGNALS
+
+# Half of what docs/measurements/2026-11-30-calibration.md took: some 600 rows of prompt lookup.
+_HUMAN_EVAL_COUNT = 32
+# What only a run of its own reads.
+_RUN_ONLY = (
+    "prompts",
+    "count",
+    "concurrency",
+    "tokens",
+    "draft_tokens",
+    "temperature",
+    "model",
+    "drafter",
+    "device",
+    "dtype",
+    "chat",
+    "offline",
+    "record",
+)
+
+
+_EDGES = (float(TEMPERATURES[0]), float(TEMPERATURES[-1]))
+
+
+def _signal(name: str) -> str:
+    if name not in SIGNALS:
+        raise typer.BadParameter(f"{name!r} has nothing to fit; allowed: {', '.join(SIGNALS)}")
+    return name
+
+
+def _share(value: float) -> float:
+    if not 0.0 < value < 1.0:
+        raise typer.BadParameter(f"{value} is no share; allowed: above 0 and below 1")
+    return value
+
+
+@reports_errors
+def calibrate(
+    context: typer.Context,
+    traces: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Traces of fully verified steps; without one the prompts are run now."),
+    ] = None,
+    prompts: Annotated[
+        Path | None, typer.Option(help="Text (one prompt a line) or JSONL; HumanEval when omitted.")
+    ] = None,
+    count: Annotated[
+        int | None, typer.Option(min=1, help="How many prompts to take; 32 of HumanEval, all of a file.")
+    ] = None,
+    concurrency: Annotated[int | None, typer.Option(min=1, help="Requests that run at once; 4.")] = None,
+    tokens: Annotated[int, typer.Option(min=1, help="New tokens for each prompt, at most.")] = 64,
+    draft_tokens: DraftTokens = None,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy; any other, sampled.")] = 0.0,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of sampled runs and of the split.")] = None,
+    signal: Annotated[
+        str,
+        typer.Option(
+            callback=_signal, help="Signal to fit: temperature-scaled (STS) or calibrated (logistic)."
+        ),
+    ] = SIGNALS[0],
+    held_out: Annotated[
+        float, typer.Option(callback=_share, help="Share of the prompts that judge and are not fitted to.")
+    ] = 0.3,
+    model: Model = MODEL,
+    drafter: Drafter = None,
+    device: Device = None,
+    dtype: Dtype = None,
+    chat: Annotated[bool, typer.Option("--chat", help="Put each prompt into the chat template.")] = False,
+    offline: Offline = False,
+    record: Annotated[
+        Path | None, typer.Option(help="Also keep the run as a trace in this file, to calibrate again from.")
+    ] = None,
+    output: Annotated[
+        Path,
+        typer.Option(help="The calibration file; `run --calibration` and `profile --calibration` read it."),
+    ] = Path("calibration.json"),
+    plot: Plot = None,
+    json: Json = False,
+) -> None:
+    """Fit a signal to what the target accepts, greedy apart from sampled, and write a calibration file.
+
+    Figures are of prompts that were not fitted to: calibration error, ranking and Brier score of the survival
+    of each position, before and after.
+    """
+    require_writable(output, "--output")
+    if plot is not None:
+        require_plottable(plot)
+        require_writable(plot, "--plot")
+    if traces:
+        _refuse_run_options(context)
+        recording = read_recordings(traces)
+    else:
+        if record is not None:
+            require_writable(record, "--record")
+            require_trace(record)
+        choice = Choice(model, drafter, device, dtype, draft_tokens, seed, offline, uncalibrated=True)
+        recording = _run(choice, prompts, count, concurrency, tokens, temperature, chat, record)
+    gathered = gather(recording.records)
+    studies = _studies(gathered, signal, held_out, seed or 0)
+    width = len(next(iter(studies.values())).before)
+    subject = calibration_subject(recording.target, recording.drafter)
+    _save(output, calibration_state(studies, signal, subject, width))
+    if plot is not None:
+        plot_reliability(
+            {name: {"before": one.before, "after": one.after} for name, one in studies.items()}, plot
+        )
+    report = {
+        "setup": {
+            "target": recording.target,
+            "drafter": recording.drafter,
+            "draft_tokens": width,
+            **recording.source,
+        },
+        "signal": signal,
+        "left_out": dict(gathered.left_out),
+        "regimes": {name: one.as_dict() for name, one in studies.items()},
+        "calibration": str(output),
+        "plot": None if plot is None else str(plot),
+    }
+    if json:
+        emit_json(report)
+    else:
+        _render(report, studies)
+    _say_doubts(studies)
+
+
+def _run(
+    choice: Choice,
+    prompts: Path | None,
+    count: int | None,
+    concurrency: int | None,
+    tokens: int,
+    temperature: float,
+    chat: bool,
+    record: Path | None,
+) -> Recording:
+    texts, places = take_prompts(prompts, _HUMAN_EVAL_COUNT if prompts is None and count is None else count)
+    sampling = sampling_of(len(texts), tokens, temperature, choice.seed)
+    with progress() as display:
+        course = Course(display)
+        session = open_session(choice, course.stage(f"loading {choice.model}", LOADED))
+        ids = encode_prompts(session, texts, places, tokens, chat)
+        at_once = min(concurrency or session.concurrency, len(texts))
+        session = session.sized(at_once, max(map(len, ids)) + tokens)
+        run = {
+            "concurrency": at_once,
+            "tokens": tokens,
+            "temperature": temperature,
+            "seed": session.options.seed,
+            "prompts": len(ids),
+        }
+        return record_run(
+            session,
+            ids,
+            sampling,
+            run,
+            trace=record,
+            advance=course.stage("running, everything verified"),
+        )
+
+
+def _studies(gathered: Gathered, signal: str, held_out: float, seed: int) -> dict[str, Study]:
+    """Return the study of each regime that has enough prompts; says which has not."""
+    if not gathered.regimes:
+        raise CalibrationError(
+            "there are no drafts to calibrate on",
+            arrived=dict(gathered.left_out) or "no records",
+            allowed="steps that verified every draft, recorded by a version that keeps rows",
+            remedy="leave out the trace: `adaverify calibrate` then records a run itself",
+        )
+    studies: dict[str, Study] = {}
+    refused: list[CalibrationError] = []
+    for name, rows in gathered.regimes.items():
+        try:
+            studies[name] = study(name, rows, signal, held_out=held_out, seed=seed)
+        except CalibrationError as error:
+            refused.append(error)
+            note(f"{name} requests are left out: {error}")
+    if not studies:
+        raise refused[0]
+    return studies
+
+
+def _refuse_run_options(context: typer.Context) -> None:
+    """Refuse options of a run beside a trace: nothing of them would be used."""
+    # By name: newer versions of typer bring a click of their own.
+    sources = {name: getattr(context.get_parameter_source(name), "name", "") for name in _RUN_ONLY}
+    given = [name for name, source in sources.items() if source == "COMMANDLINE"]
+    if given:
+        raise AdaverifyError(
+            "a trace is calibrated on as it is, without a run",
+            arrived=", ".join(f"--{name.replace('_', '-')}" for name in given),
+            allowed="a trace, or the options of a run",
+            remedy="leave out one of them",
+        )
+
+
+def _save(path: Path, state: dict[str, Any]) -> None:
+    try:
+        save_state(path, state)
+    except OSError as error:
+        raise CalibrationError(
+            f"the calibration file cannot be written: {error.strerror}",
+            arrived=str(path),
+            allowed="a file in a writable folder",
+            remedy="choose another --output",
+        ) from error
+
+
+def _render(report: dict[str, Any], studies: dict[str, Study]) -> None:
+    setup = report["setup"]
+    named = f"{setup['target']}, drafter {setup['drafter']}, K = {setup['draft_tokens']}"
+    say(f"{named}, signal {report['signal']}")
+    for name, one in studies.items():
+        out().print()
+        title = (
+            f"{name}: {one.held_out[1]} drafts of {one.held_out[0]} prompts held out, fitted to "
+            f"{one.fitted[1]} of {one.fitted[0]}"
+        )
+        names = list(one.parameters)
+        columns = ("position", *names, "rows", "accepted", "ECE", "after", "AUC", "after", "Brier", "after")
+        if "slope" in names:
+            names.remove("slope")
+            say(f"{name}: slope {one.parameters['slope'][0]:.3f}, shared by all positions")
+            columns = tuple(column for column in columns if column != "slope")
+        rows = [
+            (
+                before.position,
+                *(one.parameters[parameter][k] for parameter in names),
+                before.rows,
+                before.observed,
+                before.ece,
+                after.ece,
+                before.auc,
+                after.auc,
+                before.brier,
+                after.brier,
+            )
+            for k, (before, after) in enumerate(zip(one.before, one.after, strict=True))
+        ]
+        out().print(table(title, columns, rows))
+    out().print()
+    say(
+        "Of the survival up to each position against the accepted prefix, before and after. ECE: expected "
+        "calibration error. AUC: ranking, 0.5 is none. Brier: mean squared error.",
+        "dim",
+    )
+    for reason, number in report["left_out"].items():
+        say(f"Left out: {number} rows, {reason}.")
+    say(f"Calibration: {report['calibration']}")
+    if report["plot"] is not None:
+        say(f"Reliability diagrams: {report['plot']}")
+
+
+def _say_doubts(studies: dict[str, Study]) -> None:
+    for name, one in studies.items():
+        if one.short:
+            positions = ", ".join(map(str, one.short))
+            note(f"{name}: positions {positions} have fewer than 8 accepted or 8 rejected labels to fit to")
+        edge = [k + 1 for k, value in enumerate(one.parameters.get("temperature", ())) if value in _EDGES]
+        if edge:
+            positions = ", ".join(map(str, edge))
+            note(
+                f"{name}: positions {positions} took the last temperature tried, as a shifted head does: it "
+                "is squeezed and not repaired. Compare --signal calibrated"
+            )
+        pairs = [
+            (before.ece, after.ece)
+            for before, after in zip(one.before, one.after, strict=True)
+            if before.ece is not None and after.ece is not None
+        ]
+        if pairs and sum(after - before for before, after in pairs) > 0:
+            note(f"{name}: the calibration error of held-out prompts has not fallen; use more prompts")

@@ -1,0 +1,56 @@
+"""Wrong usage: messages that show what was typed without obeying it, and values that a type cannot refuse."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from adaverify.visible import visible
+
+# click's UsageError, wherever this typer has it: newer ones bring a click of their own.
+_USAGE: type[Exception] = typer.BadParameter.__mro__[1]
+
+
+class VisibleGroup(TyperGroup):
+    """A group of commands whose usage errors show control characters as escapes."""
+
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        """Parse the group's own options."""
+        with _visible_usage():
+            return super().make_context(*arguments, **options)
+
+    def invoke(self, *arguments: Any, **options: Any) -> Any:
+        """Parse the command's options and run it."""
+        with _visible_usage():
+            return super().invoke(*arguments, **options)
+
+
+@contextmanager
+def _visible_usage() -> Iterator[None]:
+    try:
+        yield
+    except _USAGE as error:
+        message: Any = getattr(error, "message", None)
+        if isinstance(message, str):
+            error.message = visible(message, one_line=True)  # type: ignore[attr-defined]
+        raise
+
+
+def path(value: str | Path) -> Path:
+    """Return the path that was typed; an empty one would silently become the current folder."""
+    if not str(value):
+        raise typer.BadParameter("an empty path names nothing")
+    return Path(value)
+
+
+def finite_temperature(value: float) -> float:
+    """Return a temperature that sampling can use: not a number, infinity and negative ones are none."""
+    if not math.isfinite(value) or value < 0.0:
+        raise typer.BadParameter(f"{value!r} is no temperature; allowed: a finite number >= 0 (0 is greedy)")
+    return value
