@@ -7,6 +7,7 @@ directory; later runs find it there. `nox -s tests -- --offline` leaves out what
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -183,6 +184,47 @@ def build(session: nox.Session) -> None:
     session.install("-q", *constraints(), *wheels, silent=True)
     arguments = ["-m", "not network", "--wheelhouse", str(output), *session.posargs]
     session.run("python", "-m", "pytest", "integration_tests", *arguments)
+
+
+def needed(name: str) -> list[workspace.Distribution]:
+    """Return a distribution and those of ours that it needs, without extras."""
+    by_name = {d.name: d for d in DISTRIBUTIONS}
+    found: dict[str, workspace.Distribution] = {}
+    waiting = [name]
+    while waiting:
+        distribution = by_name.get(re.split(r"[\[<>=]", waiting.pop())[0])
+        if distribution is not None and distribution.name not in found:
+            found[distribution.name] = distribution
+            waiting += distribution.project["dependencies"]
+    return list(found.values())
+
+
+@nox.session(default=False)
+@nox.parametrize("release", group("vllm-releases"))
+def vllm(session: nox.Session, release: str) -> None:
+    """Install vLLM (9 GB) and the bridge's built wheel beside it, and run the bridge's tests there."""
+
+    def frozen() -> set[str]:
+        listed = session.run("python", "-m", "pip", "freeze", silent=True, log=False)
+        return set(str(listed).splitlines())
+
+    # Packages of ours that somebody's path shows would count as installed.
+    session.env["PYTHONPATH"] = ""
+    session.install("-q", release, silent=True)
+    ours = needed("adaverify-vllm")
+    session.run("python", "-m", "pip", "uninstall", "-q", "-y", *(d.name for d in ours), silent=True)
+    output = STATE / "vllm-wheels"
+    shutil.rmtree(output, ignore_errors=True)
+    folders = [str(d.folder) for d in ours]
+    session.run("python", "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(output), *folders, silent=True)
+    before = frozen()
+    session.install("-q", *map(str, sorted(output.glob("*.whl"))), silent=True)
+    if changed := sorted(before - frozen()):
+        session.error(f"installing the bridge changed what vLLM came with: {', '.join(changed)}")
+    session.install("-q", *group("vllm-tests"), silent=True)
+    # vLLM and its dependencies warn while they are imported; ours to judge is what the tests say.
+    options = ["-m", f"not slow and {NO_DEVICE}", "-o", "filterwarnings=default", *session.posargs]
+    session.run("python", "-m", "pytest", *options, "plugins/adaverify-vllm/tests")
 
 
 @nox.session(venv_backend="none", default=False)

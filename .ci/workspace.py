@@ -61,6 +61,14 @@ class Distribution:
         return groups
 
     @property
+    def bridge(self) -> bool:
+        """Whether this plugin is a bridge into another engine: it registers there and not with us.
+
+        It puts the components together as an engine's author does, so it may import any package.
+        """
+        return self.kind == "plugins" and "adaverify.bridges" in self.entry_points
+
+    @property
     def layer(self) -> str:
         """The import layer that a package declares in `[tool.adaverify]`; plugins have none."""
         layer = self._settings.get("layer")
@@ -110,6 +118,7 @@ def import_linter_config(distributions: tuple[Distribution, ...]) -> str:
     """Return the import-linter configuration (TOML) for these distributions."""
     packages = [d for d in distributions if d.kind == "packages"]
     plugins = [d.import_name for d in distributions if d.kind == "plugins"]
+    plain = [d.import_name for d in distributions if d.kind == "plugins" and not d.bridge]
     layers = []
     for layer in LAYERS:
         members = [d.import_name for d in packages if d.layer == layer]
@@ -128,9 +137,9 @@ def import_linter_config(distributions: tuple[Distribution, ...]) -> str:
                 "forbidden_modules": plugins,
             },
             {
-                "name": "Plugins import the contracts and the metadata ops only",
+                "name": "Plugins import the contracts and the metadata ops only; bridges import any package",
                 "type": "forbidden",
-                "source_modules": plugins,
+                "source_modules": plain,
                 "forbidden_modules": closed,
             },
         ]

@@ -112,11 +112,11 @@ def test_a_bad_argument_is_the_same_typed_error():
 def test_an_unknown_variable_is_reported_with_the_nearest_known(monkeypatch):
     """A misspelt variable would otherwise be silently ignored."""
     monkeypatch.setenv("ADAVERIFY_PLUGIN_DISABLED", "a")
-    monkeypatch.setenv("ADAVERIFY_QQQ", "1")
+    monkeypatch.setenv("ADAVERIFY_QQQQQQQQQQQQQQQQ", "1")
     first, second = read_settings().warnings
     assert first.startswith("ADAVERIFY_PLUGIN_DISABLED is set")
     assert "did you mean ADAVERIFY_PLUGINS_DISABLED?" in first
-    assert second == "ADAVERIFY_QQQ is set and no setting reads it"
+    assert second == "ADAVERIFY_QQQQQQQQQQQQQQQQ is set and no setting reads it"
 
 
 def test_settings_are_frozen():

@@ -13,6 +13,7 @@ from adaverify_runtime.report import Component, StartupReport
 from adaverify_runtime.row_choice import Choice, RowChoice, RowCost, RowCostTable
 from adaverify_runtime.selection import Candidate, Selection, review_strategies, select_strategies
 from adaverify_runtime.settings import (
+    BridgeSettings,
     DeviceSettings,
     EngineSettings,
     GraphSettings,
@@ -31,6 +32,7 @@ from adaverify_runtime.verifier import Verifier
 __all__ = [
     "BackendCandidate",
     "BackendSelection",
+    "BridgeSettings",
     "Calibration",
     "Candidate",
     "Choice",

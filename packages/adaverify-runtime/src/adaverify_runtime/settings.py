@@ -212,6 +212,17 @@ class EngineSettings(_Section):
     dtype: Literal["float32", "bfloat16"] = Field(default="bfloat16", description="float32 or bfloat16")
 
 
+class BridgeSettings(_Section):
+    """The bridge into vLLM, read by its plugin in every process of vLLM."""
+
+    model_config = SettingsConfigDict(env_prefix="ADAVERIFY_")
+
+    vllm: Literal["on", "off"] = Field(default="on", description="on or off: whether the bridge may act")
+    vllm_agreement: Literal["rank0", "digest"] = Field(
+        default="rank0", description="rank0 or digest: how tensor-parallel ranks come to one budget"
+    )
+
+
 class PathSettings(_Section):
     """Where files are kept."""
 
@@ -248,6 +259,7 @@ class Settings:
     graphs: GraphSettings = field(default_factory=GraphSettings)
     engine: EngineSettings = field(default_factory=EngineSettings)
     paths: PathSettings = field(default_factory=PathSettings)
+    bridge: BridgeSettings = field(default_factory=BridgeSettings)
     warnings: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
@@ -264,6 +276,7 @@ _SECTIONS: dict[str, type[_Section]] = {
     "graphs": GraphSettings,
     "engine": EngineSettings,
     "paths": PathSettings,
+    "bridge": BridgeSettings,
 }
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from adaverify.commands.bridge import bridge_report, render_bridge
 from adaverify.console import CHECK_FAILED, cell, emit_json, out, reports_errors, say, table
 from adaverify.options import Json
 from adaverify.session import discover, usable_device
@@ -26,12 +27,20 @@ def doctor(
         list[str] | None,
         typer.Option(help="Take this kernel as executed on the assumed device; may be repeated."),
     ] = None,
+    vllm: Annotated[
+        bool, typer.Option("--vllm", help="Examine the bridge into vLLM instead; imports vLLM.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Show every device fact, kernel, plugin and strategy, chosen or not, with all reasons at once.
 
-    Exits with 1 when no verifier can be assembled here.
+    Exits with 1 when no verifier can be assembled here, or with --vllm when the bridge cannot act.
     """
+    if vllm:
+        if device or assume or kernel:
+            raise typer.BadParameter("--vllm examines what is installed here: no device is named or assumed")
+        _bridge(json)
+        return
     if kernel and assume is None:
         raise typer.BadParameter("--kernel belongs to --assume: kernels of a real device are executed")
     settings, plugins = discover()
@@ -47,6 +56,16 @@ def doctor(
         emit_json(report)
     else:
         _render(report)
+    if report["problems"]:
+        raise typer.Exit(CHECK_FAILED)
+
+
+def _bridge(as_json: bool) -> None:
+    report = bridge_report("vllm")
+    if as_json:
+        emit_json(report)
+    else:
+        render_bridge(report)
     if report["problems"]:
         raise typer.Exit(CHECK_FAILED)
 

@@ -1,0 +1,174 @@
+"""Make a manager of ours from what vLLM's factory was given, with the settings in force."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from adaverify_contracts import BudgetReads, Policy, PolicyDescriptor, Seen, SettingsError
+from adaverify_runtime import PathSettings, Settings, read_settings
+from adaverify_verification import (
+    DRAFTER,
+    ManagerOptions,
+    PricePolicy,
+    RatioPolicy,
+    require_lossless,
+)
+from adaverify_vllm import seams
+from adaverify_vllm.assignment.assigner import serves
+from adaverify_vllm.manager import BridgeManager, Choices
+from adaverify_vllm.outcomes import Observer
+from adaverify_vllm.ranks import Ranks, vllm_ranks
+
+LOG = logging.getLogger("vllm.adaverify")
+
+# The sizes of a budget come from lagged confidences with either policy.
+POLICIES: Mapping[str, Callable[[], Policy]] = {"ratio": RatioPolicy, "price": PricePolicy}
+# vLLM's confidence head and its estimator read the logits and the tokens before a position, never the one
+# drawn there (dspark and the acceptance estimator of 0.33).
+SEEN = Seen.PREFIX
+# Records that a killed process loses at most.
+FLUSH_EVERY = 8
+
+
+def activate(arguments: Mapping[str, Any]) -> BridgeManager:
+    """Return our manager for the factory's arguments, and put our rows in place where they can run.
+
+    All tensor-parallel ranks make one, or none does: ranks that trim differently would wait for each other.
+
+    Raises:
+        AdaverifyError: a setting is wrong, or the sizes do not fit.
+        RuntimeError: another rank could not make its manager.
+    """
+    ranks = vllm_ranks()
+    problem: Exception | None = None
+    try:
+        settings = read_settings()
+        manager = make_manager(arguments, settings, ranks)
+    except Exception as error:  # noqa: BLE001 - the other ranks have to hear of it
+        problem = error
+    if sum(ranks.gather(int(problem is None))) < ranks.size and problem is None:
+        problem = RuntimeError("another tensor-parallel rank could not make its manager; its log says why")
+    if problem is not None:
+        raise problem
+    rows = put_rows(torch.device(manager.req_states.device))
+    if ranks.leads:
+        LOG.info("%s", said(manager, settings, ranks, rows))
+    for line in settings.warnings:
+        LOG.warning("%s", line)
+    return manager
+
+
+def make_manager(arguments: Mapping[str, Any], settings: Settings, ranks: Ranks) -> BridgeManager:
+    """Return our manager for the factory's arguments.
+
+    Raises:
+        SettingsError: a policy that the bridge does not have.
+        LosslessError: signal and policy could change what sampled requests emit.
+    """
+    planner, state = settings.planner, arguments["req_states"]
+    if planner.policy not in POLICIES:
+        raise SettingsError({"ADAVERIFY_PLANNER_POLICY": (planner.policy, "ratio or price, inside vLLM")})
+    policy = POLICIES[planner.policy]
+    descriptor = PolicyDescriptor(planner.policy, BudgetReads.HISTORY, policy)
+    require_lossless(DRAFTER, descriptor, drafter_seen=SEEN, drafter_deterministic=False)
+    config = arguments["vllm_config"]
+    values = planner.model_dump(exclude={"mode", "signal", "policy"})
+    # vLLM pads every batch to its captured sizes, one with a prompt's chunk as well.
+    options = ManagerOptions(**{**values, "mode": planner.mode, "mixed_tiers": True})
+    choices = Choices(
+        options=options,
+        policy=policy(),
+        backend=assign_backend(state),
+        agreement=settings.bridge.vllm_agreement,
+        depth=settings.relay.depth,
+        context=int(import_module("vllm.envs").VLLM_ADAPTIVE_VERIFICATION_PROFILE_CONTEXT_LEN),
+        facts=facts_of(config, state),
+        strategy="vllm",
+        observer=trace_of(settings.paths, settings, config) if ranks.leads else None,
+        counts=import_module(seams.ADAPTIVE).AdmittedDraftCounts,
+    )
+    return BridgeManager(
+        state,
+        arguments["query_start_loc"],
+        int(arguments["num_bonus_tokens"]),
+        int(arguments["max_total_logits"]),
+        ranks=ranks,
+        choices=choices,
+        copy_admitted=bool(arguments.get("copy_admitted_drafts_to_host", False)),
+    )
+
+
+def assign_backend(state: Any) -> str:
+    """Return the backend of the assignment: one launch on an accelerator, NumPy or torch elsewhere."""
+    device = torch.device(state.device)
+    fits = serves(int(state.max_num_reqs), int(state.num_speculative_steps))
+    return "triton" if device.type == "cuda" and fits else "torch"
+
+
+def put_rows(device: torch.device) -> str:
+    """Put our row builder behind vLLM's on hardware that has to flatten; return what happened, in words."""
+    from adaverify_vllm.installation import replace
+    from adaverify_vllm.rows import wrap
+
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) != (9, 0):
+        return "rows: vLLM's own, this is no compute capability 9.0"
+    if wrong := seams.differences(seams.look(seams.ROW_SEAMS)):
+        LOG.warning("adaverify leaves vLLM's row builder alone: %s", "; ".join(wrong))
+        return "rows: vLLM's own, its builder differs"
+    builder = getattr(import_module(seams.INDEXER), seams.BUILDER)
+    replace(builder, seams.PREPARE, wrap(getattr(builder, seams.PREPARE), backend="triton"))
+    return "rows: one launch, where a sparse indexer flattens them"
+
+
+def facts_of(config: Any, state: Any) -> dict[str, object]:
+    """Return what step times are measured on, by name."""
+    device = torch.device(state.device)
+    return {
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "torch": torch.__version__,
+        "vllm": seams.vllm_version() or "unknown",
+        "model": str(config.model_config.model),
+        "dtype": str(config.model_config.dtype),
+        "draft_tokens": int(state.num_speculative_steps),
+        "shards": int(config.parallel_config.tensor_parallel_size),
+    }
+
+
+def trace_of(paths: PathSettings, settings: Settings, config: Any) -> Observer | None:
+    """Return what writes records to the file of ``ADAVERIFY_PATHS_TRACE``, None where that is unset.
+
+    Data-parallel ranks after the first write to files of their own, ``.dp1`` and so on.
+
+    Raises:
+        TraceError: the file cannot be opened, or belongs to another setup.
+    """
+    if paths.trace is None:
+        return None
+    from adaverify_replay import TraceHeader, TraceWriter
+
+    rank = int(config.parallel_config.data_parallel_rank)
+    path = paths.trace if rank == 0 else Path(f"{paths.trace}.dp{rank}")
+    header = TraceHeader(settings={name: str(value) for name, value in settings.as_dict()["planner"].items()})
+    writer = TraceWriter(path, header, flush_every=FLUSH_EVERY)
+    atexit.register(writer.close)
+    return writer.write
+
+
+def said(manager: BridgeManager, settings: Settings, ranks: Ranks, rows: str) -> str:
+    """Return the line that says what is active."""
+    state = manager.req_states
+    group = "one rank" if ranks.size == 1 else f"{ranks.size} ranks agree by {settings.bridge.vllm_agreement}"
+    trace = f"trace {settings.paths.trace}" if settings.paths.trace else "no trace"
+    return (
+        f"adaverify-vllm {version('adaverify-vllm')} is active: mode {settings.planner.mode}, "
+        f"K {state.num_speculative_steps}, up to {state.max_num_reqs} requests, assignment "
+        f"{assign_backend(state)}, {rows}, {group}, {trace}; ADAVERIFY_VLLM=off turns it off"
+    )

@@ -1,0 +1,63 @@
+"""One step of vLLM's scheduler as the planner sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sized
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One scheduled step, requests in the scheduler's order.
+
+    Attributes:
+        slots: int64 [R], the rows of vLLM's request state.
+        scheduled: int64 [R], draft tokens of each request.
+        hopeful: int64 [R], those of them that can be accepted: none while the prompt is still being read.
+        certain: query tokens that are not drafts, all requests.
+        total: draft tokens, all requests.
+        emitting: requests that emit a token.
+        others: query tokens beyond one a request: those of prompts' chunks.
+    """
+
+    slots: np.ndarray
+    scheduled: np.ndarray
+    hopeful: np.ndarray
+    certain: int
+    total: int
+    emitting: int
+    others: int
+
+    @property
+    def requests(self) -> int:
+        """R, all requests of the step."""
+        return len(self.slots)
+
+
+def read_batch(state: Any, tokens: Mapping[str, int], drafts: Mapping[str, Sized]) -> Batch:
+    """Return the batch of a scheduler's answer.
+
+    Args:
+        state: vLLM's request state.
+        tokens: query tokens of each request, drafts included.
+        drafts: draft tokens of those requests that have any.
+    """
+    count = len(tokens)
+    scheduled = np.fromiter(map(len, map(drafts.get, tokens, repeat(()))), np.int64, count)
+    slots = np.fromiter(map(state.req_id_to_index.__getitem__, tokens), np.int64, count)
+    certain = np.fromiter(tokens.values(), np.int64, count) - scheduled
+    computed = state.num_computed_tokens_np[slots]
+    prompts = state.prefill_len.np[slots]
+    reading = computed < prompts
+    total, sure = int(np.add.reduce(scheduled)), int(np.add.reduce(certain))
+    hopeful, emitting = scheduled, count
+    if np.count_nonzero(reading):
+        emitting = int(np.count_nonzero(computed + certain >= prompts))
+        if np.count_nonzero(scheduled[reading]):
+            # A prompt's drafts are placeholders of the graph's width: they cost and cannot gain.
+            hopeful = np.where(reading, 0, scheduled)
+    return Batch(slots, scheduled, hopeful, sure, total, emitting, sure - count)

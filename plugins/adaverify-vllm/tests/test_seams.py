@@ -1,0 +1,212 @@
+"""Seams, the watch for an import, and what happens where vLLM is missing or another one."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import subprocess
+import sys
+import textwrap
+from types import SimpleNamespace
+
+import pytest
+
+from adaverify_vllm import installation, plugin, report, seams
+from adaverify_vllm.plugin import register, unregister
+from adaverify_vllm.watching import ImportWatch
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays():
+    yield
+    unregister()
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A module that imports slowly enough to be told apart: it leaves a mark."""
+    (tmp_path / "engine_of_others.py").write_text("VALUE = 1\n\ndef factory(*, a, b=None):\n    return a\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield "engine_of_others"
+    sys.modules.pop("engine_of_others", None)
+
+
+def test_the_watch_calls_when_the_module_is_imported(package):
+    """Once, with the whole module, and the module keeps its own loader."""
+    seen = []
+    watch = ImportWatch(package, seen.append)
+    watch.start()
+    assert seen == []
+    module = importlib.import_module(package)
+    assert seen == [module]
+    assert module.VALUE == 1
+    assert module.__spec__.loader is module.__loader__
+    assert type(module.__loader__).__name__ == "SourceFileLoader"
+    assert watch not in sys.meta_path
+    importlib.reload(module)
+    assert seen == [module]
+
+
+def test_the_watch_calls_at_once_for_a_module_that_is_there(package):
+    module = importlib.import_module(package)
+    seen = []
+    ImportWatch(package, seen.append).start()
+    assert seen == [module]
+
+
+def test_the_watch_lets_a_missing_module_be_missing():
+    watch = ImportWatch("no_such_engine_anywhere", pytest.fail)
+    watch.start()
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("no_such_engine_anywhere")
+    watch.stop()
+    assert watch not in sys.meta_path
+
+
+def test_a_signature_is_compared_without_annotations():
+    def one(a: int, *, b: str = "x") -> int: ...
+
+    assert seams.signature(one) == "(a, *, b='x')"
+
+
+def test_a_seam_that_differs_is_named_with_both_forms(package):
+    seam = seams.Seam(package, "factory", "(*, a, b=None, c=1)", seams.signature)
+    missing = seams.Seam(package, "gone", "()", seams.signature)
+    absent = seams.Seam("no_such_engine_anywhere", "x", "()", seams.signature)
+    first, second, third = seams.differences(seams.look((seam, missing, absent)))
+    assert first == "engine_of_others.factory is '(*, a, b=None)', expected '(*, a, b=None, c=1)'"
+    assert "AttributeError" in second
+    assert "ModuleNotFoundError" in third
+
+
+@pytest.mark.parametrize(
+    ("release", "fits"), [("0.33.0", True), ("0.33.2", True), ("0.34.0", False), ("1", False)]
+)
+def test_releases_are_supported_by_minor_version(release, fits):
+    assert seams.supports(release) is fits
+
+
+def test_another_release_is_refused_in_one_line(monkeypatch, caplog):
+    """What arrived, what is allowed, what to do; and nothing is watched."""
+    monkeypatch.setattr(seams, "vllm_version", lambda: "0.34.1")
+    before = list(sys.meta_path)
+    with caplog.at_level(logging.WARNING, "vllm.adaverify"):
+        register()
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "adaverify-vllm changes nothing: vLLM 0.34.1 is not supported, only 0.33.x; install the "
+        "adaverify-vllm made for it, or remove this one to silence this line"
+    )
+    assert sys.meta_path == before
+
+
+@pytest.fixture
+def arrival(package, monkeypatch):
+    """Register for a runner that can be imported here; returns what was installed into."""
+    seen = []
+    monkeypatch.setattr(seams, "vllm_version", lambda: "0.33.0")
+    monkeypatch.setattr(seams, "RUNNER", package)
+    monkeypatch.setattr(installation, "install", seen.append)
+    monkeypatch.setattr(plugin, "_enabled", lambda: None)
+    return seen
+
+
+def test_the_bridge_goes_in_when_the_runner_is_imported(arrival, package):
+    register()
+    assert arrival == []
+    module = importlib.import_module(package)
+    assert arrival == [module]
+
+
+def test_off_is_silent_and_leaves_the_runner_alone(arrival, package, monkeypatch, caplog):
+    monkeypatch.setenv("ADAVERIFY_VLLM", "off")
+    with caplog.at_level(logging.DEBUG, "vllm.adaverify"):
+        register()
+        importlib.import_module(package)
+    assert caplog.records == []
+    assert arrival == []
+
+
+def test_a_configuration_that_asks_for_nothing_leaves_the_runner_alone(arrival, package, monkeypatch):
+    monkeypatch.setattr(plugin, "_enabled", lambda: False)
+    register()
+    importlib.import_module(package)
+    assert arrival == []
+
+
+def test_a_wrong_setting_never_reaches_vllm(arrival, package, monkeypatch, caplog):
+    """The import goes on; one line names the variable's form and where to look."""
+    monkeypatch.setenv("ADAVERIFY_VLLM", "perhaps")
+    with caplog.at_level(logging.WARNING, "vllm.adaverify"):
+        register()
+        importlib.import_module(package)
+    assert arrival == []
+    (record,) = caplog.records
+    assert "on or off" in record.getMessage()
+    assert "doctor --vllm" in record.getMessage()
+
+
+def test_registering_twice_watches_once(monkeypatch):
+    monkeypatch.setattr(seams, "vllm_version", lambda: "0.33.0")
+    monkeypatch.setattr(seams, "RUNNER", "a_runner_that_nobody_has_imported")
+    register()
+    register()
+    assert sum(isinstance(finder, ImportWatch) for finder in sys.meta_path) == 1
+
+
+def test_what_vllm_refuses_is_refused_and_what_it_has_not_stays_none():
+    """The factory asks vLLM's own first, with the same arguments."""
+
+    def refuses(**_):
+        raise ValueError("full CUDA graphs are required")
+
+    with pytest.raises(ValueError, match="full CUDA graphs"):
+        installation._factory(refuses)(enable_adaptive_verification=True)
+    assert installation._factory(lambda **_: None)(enable_adaptive_verification=False) is None
+
+
+def test_a_manager_that_cannot_be_made_leaves_vllms_own(monkeypatch, caplog):
+    """One line says why; vLLM serves as if we were not there."""
+    theirs = object()
+
+    def fails(_):
+        raise RuntimeError("no such thing")
+
+    monkeypatch.setitem(sys.modules, "adaverify_vllm.activation", SimpleNamespace(activate=fails))
+    with caplog.at_level(logging.WARNING, "vllm.adaverify"):
+        assert installation._factory(lambda **_: theirs)(a=1) is theirs
+    (record,) = caplog.records
+    assert "RuntimeError: no such thing" in record.getMessage()
+
+
+@pytest.mark.skipif(seams.vllm_version() is not None, reason="vLLM is installed here")
+def test_the_report_without_vllm_says_what_to_install():
+    found = report()
+    assert found["versions"]["vllm"] == "not installed"
+    assert found["seams"] == []
+    assert found["problems"] == ["adaverify-vllm changes nothing: vLLM is not installed; install vllm"]
+    assert not any(part["active"] for part in found["parts"])
+
+
+def test_importing_the_plugin_imports_nothing_heavy():
+    """vLLM loads it in every process: the module alone brings neither torch nor our components."""
+    code = textwrap.dedent(
+        """
+        import sys
+        import adaverify_vllm.plugin
+        heavy = {"torch", "numpy", "pydantic", "adaverify_runtime", "adaverify_verification", "vllm"}
+        print(sorted(heavy & set(sys.modules)))
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_the_entry_points_are_vllms_and_the_doctors():
+    """The group that vLLM loads in every process, and the one the command line looks in."""
+    assert plugin.register is register
+    points = importlib.metadata.entry_points()
+    (ours,) = [p for p in points.select(group="vllm.general_plugins") if p.name == "adaverify"]
+    assert ours.load() is register
+    (bridge,) = points.select(group="adaverify.bridges", name="vllm")
+    assert bridge.load() is report
