@@ -152,9 +152,15 @@ def test_a_build_that_raises_names_the_batch(own):
             raise IndexError("out of range")
 
     found = run_conformance(own.descriptor(Raises), limits=own.limits)
-    assert "build raised IndexError: out of range" in found["row_semantics"].message
-    assert "query lengths [" in found["row_semantics"].message
-    assert found["latency"].status == "failed"
+    message = found["dtypes"].message
+    assert "build raised IndexError: out of range" in message
+    assert "test_checks.py:" in message and "in compute" in message
+    assert "query lengths [" in message
+    assert found.failures == ("dtypes",)
+    for check in ("row_semantics", "no_allocation", "latency"):
+        assert found[check].status == "skipped"
+        assert found[check].message.startswith("not run: build raised IndexError"), found[check].message
+        assert found[check].message.endswith("see the check 'dtypes'")
 
 
 def test_unmet_requirements_fail_one_check_and_skip_the_rest(own):

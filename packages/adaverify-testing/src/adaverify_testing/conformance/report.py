@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+READ = "read: adaverify_contracts.DecodeRows and DecodeRowBuilder; docs/explanation/metadata.md"
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 
 
