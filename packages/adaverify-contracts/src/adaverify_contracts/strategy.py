@@ -66,7 +66,8 @@ class DecodeStrategyDescriptor:
         graph_support: how much decode traffic its ``build`` survives in a captured graph.
         device_lengths: True when the strategy reads ragged query lengths from the device; adaptive
             verification needs it. False for strategies that serve uniform batches only.
-        priority: larger is preferred among the strategies that fit; the embedded default is 0.
+        priority: larger is preferred among the strategies that fit, and of equals the name that sorts first;
+            the embedded default is 0.
         evidence: ``executed``, ``emulated`` or ``compiled``: how far the author proved it on its hardware.
         allocate: the factory.
         supports: optional question about limits: returns all reasons why these limits cannot be served.

@@ -208,6 +208,41 @@ def test_a_builder_with_another_name_is_caught(own):
     assert "call themselves 'other'" in found["dtypes"].message
 
 
+def test_supports_that_raises_is_named_with_its_line(own):
+    """The question about limits is the strategy's code too."""
+
+    def supports(limits):
+        return limits.no_such_field
+
+    found = run_conformance(own.descriptor(own.Rows, supports=supports), limits=own.limits)
+    message = found["allocation"].message
+    assert "supports of strategy 'flat' raised AttributeError" in message
+    assert "test_checks.py:" in message and "in supports" in message
+    assert found.failures == ("allocation",)
+
+
+def test_buffers_that_are_no_tensors_fail_one_check(own):
+    """What the kit cannot read is found where it is made, and no check blames the strategy's build."""
+
+    class Odd(own.Rows):
+        @property
+        def buffers(self):
+            return {**self._buffers, "scale": 0.5}
+
+    found = run_conformance(own.descriptor(Odd), limits=own.limits)
+    assert found.failures == ("allocation",)
+    assert "buffers['scale'] is on float, not a tensor on cpu" in found["allocation"].message
+
+
+def test_an_error_of_the_kit_is_not_called_the_strategy_s(own, monkeypatch):
+    """No line of the strategy was running, so the message does not name one."""
+    from adaverify_testing.conformance.checks import semantics
+
+    monkeypatch.setattr(semantics, "differences", int)
+    found = run_conformance(own.descriptor(own.Rows), limits=own.limits, checks=("padding",))
+    assert "no line of the strategy was running: TypeError" in found["padding"].message
+
+
 def test_an_unknown_check_is_refused(own):
     """The message lists those there are."""
     with pytest.raises(UnknownNameError, match="row_semantics"):

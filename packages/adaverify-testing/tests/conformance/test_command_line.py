@@ -147,6 +147,24 @@ def test_an_unknown_name_lists_what_was_discovered(folder):
         assert word in text, text
 
 
+def test_a_plugin_that_could_not_be_loaded_says_so_first(folder):
+    """Its name is known: the reason with the line, and not a list of other names."""
+    result = folder("--adaverify-conformance", "rotten")
+    assert result.ret == 4
+    text = result.stderr.str()
+    assert "plugin 'rotten' is installed and was not loaded: RuntimeError: no Rotten driver" in text
+    assert "rotten_hooks.py:1" in text
+    assert text.index("no Rotten driver") < text.index("birch")
+
+
+def test_one_reason_is_told_once(folder):
+    """Sixteen checks that cannot run share a line."""
+    result = folder("--adaverify-conformance", "birch-far")
+    result.stdout.fnmatch_lines(
+        ["  16 checks could not run for this reason: the check 'requirements' failed"]
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -19,7 +19,7 @@ from adaverify_contracts import (
 from adaverify_testing.conformance.batches import Case, cases
 from adaverify_testing.conformance.blame import told
 from adaverify_testing.conformance.oracle import Difference, differences
-from adaverify_testing.conformance.report import READ, CheckFailed, CheckSkipped
+from adaverify_testing.conformance.report import NOT_RUN, READ, CheckFailed, CheckSkipped
 from adaverify_testing.conformance.serving import refusal
 from adaverify_testing.poisoning import POISON_BYTE, poison
 
@@ -110,11 +110,11 @@ class Subject:
             CheckSkipped: nothing can be built; another check fails and says why.
         """
         if self.unmet:
-            raise CheckSkipped("not run: the check 'requirements' failed")
+            raise CheckSkipped(f"{NOT_RUN}the check 'requirements' failed")
         try:
             served = self.served
         except CheckFailed as error:
-            raise CheckSkipped("not run: the check 'allocation' failed") from error
+            raise CheckSkipped(f"{NOT_RUN}the check 'allocation' failed") from error
         taken = ((name, limits) for name, limits in served.items() if isinstance(limits, Limits))
         for name, limits in islice(taken, 2 if self.slow else None):
             yield name, limits, self.descriptor.allocate(limits, self.device, self.capability)
@@ -165,7 +165,7 @@ class Subject:
             problem = f"build raised {told(error)}"
             teller = self._raised.setdefault(problem, self.running)
             if teller != self.running:
-                raise CheckSkipped(f"not run: {problem}, see the check {teller!r}") from error
+                raise CheckSkipped(f"{NOT_RUN}{problem}, see the check {teller!r}") from error
             contract = "build raises only LayoutError, and only for a batch outside the limits"
             raise CheckFailed(f"{problem}\n  {about}\n  contract: {contract}\n  {READ}") from error
         if not isinstance(rows, DecodeRows):
