@@ -130,14 +130,15 @@ def _refusing_dlpack(reads: list[str]) -> Iterator[None]:
         reads.append("to_dlpack")
         raise HostRead("to_dlpack")
 
-    kept = [(owner, owner.to_dlpack) for owner in (torch, torch.utils.dlpack) if hasattr(owner, "to_dlpack")]
+    name = "to_dlpack"
+    kept = [(owner, getattr(owner, name)) for owner in (torch, torch.utils.dlpack) if hasattr(owner, name)]
     try:
         for owner, _ in kept:
-            owner.to_dlpack = refuse
+            setattr(owner, name, refuse)
         yield
     finally:
         for owner, function in kept:
-            owner.to_dlpack = function
+            setattr(owner, name, function)
 
 
 def refusing_host_reads(run: Callable[[], Any]) -> Any:
