@@ -69,7 +69,7 @@ def test_the_sample_strategy_passes_the_kit_from_its_wheel(command_line: CleanEn
     options = ("-p", "no:cacheprovider", "-c", config)
     done = command_line.call("-c", PYTEST, samples["sample_plugin"], *kit, *options)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "sample (adaverify-sample 0.1.0) on cpu, cpu: 14 passed, 2 skipped" in done.stdout
+    assert "sample (adaverify-sample 0.1.0) on cpu, cpu: 15 passed, 2 skipped" in done.stdout
     outcomes = json.loads(report.read_text(encoding="utf-8"))["outcomes"]
     assert {item["status"] for item in outcomes} == {"passed", "skipped"}
 

@@ -100,7 +100,7 @@ def test_no_strategy_gives_every_candidate_with_all_its_reasons():
     }
     error = NoStrategyError("no decode strategy fits", reasons)
     for name, why in reasons.items():
-        assert f"{name}: {', '.join(why)}" in str(error)
+        assert f"{name}: {'; '.join(why)}" in str(error)
     assert error.reasons is reasons
     assert "adaverify doctor" in error.remedy
 

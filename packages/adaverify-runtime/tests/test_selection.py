@@ -92,6 +92,57 @@ def test_the_report_says_what_was_taken_instead_of_what_and_why(fleet, make):
     assert "ragged-rows (priority 20): architecture is sm120, needs sm100 or sm103" in note
 
 
+def test_reasons_and_strategies_are_parted(make, manager_of):
+    """A semicolon between reasons, a bar between strategies, and what was taken stands first."""
+    manager = manager_of(
+        make.strategy("low", priority=5),
+        make.strategy("high", priority=20, requirements=Requirements(("cuda",), ("sm90",))),
+        make.strategy("higher", priority=30, requirements=Requirements(("rocm",))),
+    )
+    selection = select_strategies(manager, make.capability(), LIMITS, "adaptive")
+    assert selection.notes[0] == (
+        "ragged: took low (priority 5), the highest that fits; those before it do not fit: "
+        "higher (priority 30): device type is cpu, needs rocm | "
+        "high (priority 20): device type is cpu, needs cuda; architecture is cpu, needs sm90"
+    )
+
+
+def test_of_equal_priorities_the_first_name_wins_and_both_say_so(make, manager_of):
+    """Whatever the order of discovery: the note and the loser's line name the rule."""
+    for names in (("oak", "elm", "ash"), ("ash", "elm", "oak")):
+        priorities = {"oak": 10, "elm": 10, "ash": 3}
+        manager = manager_of(*(make.strategy(name, priority=priorities[name]) for name in names))
+        selection = select_strategies(manager, make.capability(), LIMITS, "adaptive")
+        assert selection.ragged.name == "elm"
+        assert selection.notes[0] == (
+            "ragged: took elm (priority 10), the highest that fits; oak has the same priority, and elm "
+            "sorts first by name"
+        )
+        assert {item.name: item.behind for item in selection.candidates} == {
+            "elm": "",
+            "oak": "fits; elm has the same priority and sorts first by name",
+            "ash": "fits; elm has the higher priority 10",
+        }
+    named = select_strategies(manager, make.capability(), LIMITS, "adaptive", "ash")
+    assert {item.behind for item in named.candidates} == {"", "fits; ash was named explicitly"}
+
+
+def test_a_named_strategy_s_own_reasons_come_first(make, manager_of):
+    """The others are named, when they fit; their reasons are for the doctor."""
+    manager = manager_of(
+        make.strategy("good"),
+        make.strategy("about", requirements=Requirements(("rocm",))),
+        make.strategy("wanted", requirements=Requirements(("cuda",), ("sm90",))),
+    )
+    with pytest.raises(NoStrategyError) as caught:
+        select_strategies(manager, make.capability(), LIMITS, "adaptive", "wanted")
+    text = str(caught.value)
+    own = "wanted: device type is cpu, needs cuda; architecture is cpu, needs sm90 | these fit: good"
+    assert own in text
+    assert "rocm" not in text
+    assert set(caught.value.reasons) == {"good", "about", "wanted"}
+
+
 def test_all_reasons_are_reported_at_once(make, manager_of):
     """vllm #56620: curing one reason must not uncover the next."""
     manager = manager_of(

@@ -97,6 +97,17 @@ def test_a_name_that_is_installed_is_refused(invoke, tmp_path, monkeypatch):
             write_project(Project(name), tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"), [("reference", "strategy"), ("uniform", "strategy"), ("ratio", "policy")]
+)
+def test_a_name_that_is_registered_is_refused(invoke, tmp_path, name, kind):
+    """The entry point would be new and the strategy not: the first start would stop at the duplicate."""
+    result = invoke("plugins", "new", name, "--kind", kind)
+    assert result.exit_code == 3
+    assert f"the name '{name}' is taken by adaverify-" in " ".join(result.stderr.split())
+    assert not (tmp_path / f"adaverify-{name}").exists()
+
+
 def test_an_existing_folder_is_left_alone(invoke, tmp_path):
     """Somebody's work is in it."""
     (tmp_path / "adaverify-cedar").mkdir()

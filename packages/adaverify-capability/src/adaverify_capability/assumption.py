@@ -50,8 +50,5 @@ def _report(kernel: str | KernelReport) -> KernelReport:
 
 
 def _not_run(kernel: str, word: str) -> KernelReport:
-    reason = (
-        f"its probe is installed and was not run, since {word} is only assumed; taken as absent: "
-        f"state it as executed with --kernel {kernel}"
-    )
+    reason = f"its probe was not run, since {word} is only assumed; --kernel {kernel} takes it as executed"
     return KernelReport(kernel, "", KernelLevel.ABSENT, reason)

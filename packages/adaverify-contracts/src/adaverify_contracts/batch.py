@@ -145,7 +145,7 @@ class DecodeRows:
         block_table: int32 [M, W]; page ids of the row's request in its first ``ceil(row_lens[m, -1] / page)``
             columns. With ``request_indices`` the last row of the request counts instead of row m: a kernel
             that joins rows reads the table of the first and the length of the last. Later columns are not
-            written: they hold valid ids from earlier steps, initially 0.
+            written: they hold valid ids from earlier steps, initially 0; a kernel may prefetch them.
         row_request: int32 [M]; request of the row, in 0 .. R - 1; a padding row carries R + its own row
             number, an id that no request and no other row has.
         row_token: int32 [M, N]; query-token number of the slot, -1 for padding slots and the odd front

@@ -143,7 +143,11 @@ class Requirements:
             reasons.append(f"{needed}: {why}" if why else needed)
         for name in self.kernels:
             report = capability.kernel(name)
-            if report.level is not KernelLevel.EXECUTED:
+            unasked = capability.assumed and name in {item.name for item in capability.kernels}
+            if report.level is KernelLevel.ABSENT and unasked:
+                # Nobody looked, so nobody found it absent; the kernel's own report has the rest, once.
+                reasons.append(f"kernel {name} was not run on the assumed device, needs executed")
+            elif report.level is not KernelLevel.EXECUTED:
                 reasons.append(
                     f"kernel {name} is {report.level.name.lower()}, needs executed: {report.reason}"
                 )

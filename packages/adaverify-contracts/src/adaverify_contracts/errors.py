@@ -122,13 +122,29 @@ class CapabilityError(AdaverifyError):
 
 
 class NoStrategyError(CapabilityError):
-    """No decode strategy fits; ``reasons`` maps every candidate to all its reasons."""
+    """No decode strategy fits; ``reasons`` maps every candidate to all its reasons.
+
+    The text gives them all, or those of the strategy ``asked`` for and the names of others that fit.
+    """
 
     def __init__(
-        self, problem: str, reasons: dict[str, tuple[str, ...]], *, remedy: str | None = None
+        self,
+        problem: str,
+        reasons: dict[str, tuple[str, ...]],
+        *,
+        remedy: str | None = None,
+        asked: str | None = None,
     ) -> None:
         self.reasons = reasons
-        listing = "; ".join(f"{name}: {', '.join(why)}" for name, why in sorted(reasons.items()))
+        told = {name: "; ".join(why) for name, why in sorted(reasons.items())}
+        if asked is not None:
+            # Who asked for one wants its reasons; the others are there to be taken instead.
+            fit = [name for name, why in reasons.items() if why == ("fits",)]
+            rest = [f"these fit: {', '.join(fit)}"] if fit else ["no other fits"]
+            told = {asked: told[asked]} if asked in told else {}
+        else:
+            rest = []
+        listing = " | ".join([*(f"{name}: {why}" for name, why in told.items()), *rest])
         super().__init__(
             problem,
             arrived=listing or "no candidates",

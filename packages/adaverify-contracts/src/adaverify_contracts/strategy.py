@@ -34,8 +34,9 @@ class DecodeRowBuilder(Protocol):
         """Write this step's rows into the static buffers and return views of them.
 
         May be captured in a graph and replayed with other device lengths of the same padded shape. Never
-        allocates device memory, reads a device value, synchronises or reads host lengths; a strategy for
-        uniform batches reads ``batch.uniform_query_len`` only.
+        allocates device memory, for a shape's first build neither, reads a device value, synchronises, reads
+        host lengths or writes to the batch; a strategy for uniform batches reads ``batch.uniform_query_len``
+        only.
 
         Raises:
             LayoutError: the batch does not fit the limits the buffers were made for.
@@ -47,7 +48,7 @@ class StrategyFactory(Protocol):
     """Makes the buffers of a strategy; the one place that may allocate and touch the host."""
 
     def __call__(self, limits: Limits, device: torch.device, capability: Capability) -> DecodeRowBuilder:
-        """Return a builder for ``limits`` on ``device``.
+        """Return a builder for ``limits`` on ``device``, with buffers that no other builder writes to.
 
         Raises:
             LimitsError: the strategy cannot serve these limits; the message lists what it can.
@@ -65,7 +66,8 @@ class DecodeStrategyDescriptor:
         graph_support: how much decode traffic its ``build`` survives in a captured graph.
         device_lengths: True when the strategy reads ragged query lengths from the device; adaptive
             verification needs it. False for strategies that serve uniform batches only.
-        priority: larger is preferred among the strategies that fit; the embedded default is 0.
+        priority: larger is preferred among the strategies that fit, and of equals the name that sorts first;
+            the embedded default is 0.
         evidence: ``executed``, ``emulated`` or ``compiled``: how far the author proved it on its hardware.
         allocate: the factory.
         supports: optional question about limits: returns all reasons why these limits cannot be served.

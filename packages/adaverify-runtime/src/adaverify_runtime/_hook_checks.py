@@ -77,7 +77,9 @@ def _functions(plugin: object) -> Iterator[tuple[str, object]]:
 
 
 def _unmarked(name: str, attribute: str) -> PluginError:
-    problem = f"plugin {name!r}: {attribute} is not marked as a hook{suggestion(attribute, HOOK_NAMES)}"
+    # A name that is right needs no other.
+    hint = "" if attribute in HOOK_NAMES else suggestion(attribute, HOOK_NAMES)
+    problem = f"plugin {name!r}: {attribute} is not marked as a hook{hint}"
     return PluginError(
         problem,
         plugin=name,

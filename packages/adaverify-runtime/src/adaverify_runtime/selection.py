@@ -25,6 +25,7 @@ class Candidate:
         role: ``ragged`` for strategies that read device lengths, else ``uniform``.
         reasons: every reason why it cannot be used here, all at once; empty when it can.
         chosen: whether a verifier would use it.
+        behind: for one that fits and is not chosen, what was preferred and by which rule; else empty.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Candidate:
     evidence: str
     reasons: tuple[str, ...]
     chosen: bool
+    behind: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ def select_strategies(
     *,
     use_graphs: bool = False,
 ) -> Selection:
-    """Choose a ragged and a uniform strategy: priority first, then name.
+    """Choose a ragged and a uniform strategy: the highest priority that fits, of equals the first by name.
 
     Mode ``adaptive`` needs a strategy that reads device lengths and, when graphs are to be used, graph
     support of ``VARLEN_DECODE``; both are checked together. The other modes can do with a uniform strategy
@@ -99,7 +101,8 @@ def select_strategies(
         if reasons[named]:
             problem = f"decode strategy {named!r} was named explicitly and does not fit"
             remedy = f"cure the reasons of {named}, or name no strategy to have one chosen"
-            raise NoStrategyError(problem, {k: why or ("fits",) for k, why in reasons.items()}, remedy=remedy)
+            listed = {name: why or ("fits",) for name, why in reasons.items()}
+            raise NoStrategyError(problem, listed, remedy=remedy, asked=named)
     notes: list[str] = []
     ragged = _best(entries, reasons, RAGGED, named, notes)
     uniform = _best(entries, reasons, UNIFORM, named, notes)
@@ -113,8 +116,8 @@ def select_strategies(
         notes.append(f"ragged: none fits; mode {mode!r} then refuses a batch whose query lengths differ")
     if uniform is None:
         notes.append("uniform: none fits; the ragged strategy serves uniform batches too")
-    chosen = {descriptor.name for descriptor in (ragged, uniform) if descriptor is not None}
-    candidates = tuple(_candidate(entry, reasons, chosen) for entry in entries)
+    winners = tuple(descriptor for descriptor in (ragged, uniform) if descriptor is not None)
+    candidates = tuple(_candidate(entry, reasons, winners, named) for entry in entries)
     others = (
         ()
         if ragged is None or ragged.name == named
@@ -143,7 +146,7 @@ def review_strategies(
         entry.descriptor.name: _reasons(entry.descriptor, capability, limits, mode, use_graphs)
         for entry in entries
     }
-    return tuple(_candidate(entry, reasons, set()) for entry in entries)
+    return tuple(_candidate(entry, reasons, ()) for entry in entries)
 
 
 def _ranked(plugins: PluginManager) -> list[Registered[DecodeStrategyDescriptor]]:
@@ -196,20 +199,59 @@ def _best(
     for place, descriptor in enumerate(ranked):
         if reasons[descriptor.name]:
             continue
-        skipped = "; ".join(
-            f"{better.name} (priority {better.priority}): {', '.join(reasons[better.name])}"
-            for better in ranked[:place]
-        )
-        taken = f"{role}: took {descriptor.name} (priority {descriptor.priority})"
-        notes.append(f"{taken} because of {skipped}" if skipped else f"{taken}, the highest that fits")
+        notes.append(f"{role}: {_taken(descriptor, ranked, place, reasons)}")
         return descriptor
     return None
 
 
+def _taken(
+    winner: DecodeStrategyDescriptor,
+    ranked: list[DecodeStrategyDescriptor],
+    place: int,
+    reasons: dict[str, tuple[str, ...]],
+) -> str:
+    """Say why the one at ``place`` was taken: reasons are parted by semicolons, strategies by bars."""
+    words = f"took {winner.name} (priority {winner.priority}), the highest that fits"
+    equals = [
+        other.name
+        for other in ranked[place + 1 :]
+        if other.priority == winner.priority and not reasons[other.name]
+    ]
+    if equals:
+        verb = "has" if len(equals) == 1 else "have"
+        words += f"; {', '.join(equals)} {verb} the same priority, and {winner.name} sorts first by name"
+    if place:
+        passed = " | ".join(
+            f"{other.name} (priority {other.priority}): {'; '.join(reasons[other.name])}"
+            for other in ranked[:place]
+        )
+        words += f"; those before it do not fit: {passed}"
+    return words
+
+
+def _behind(
+    descriptor: DecodeStrategyDescriptor, winners: tuple[DecodeStrategyDescriptor, ...], named: str | None
+) -> str:
+    """Return by which rule a strategy that fits is not the one taken, empty where nothing was taken."""
+    for winner in winners:
+        if _role(winner) != _role(descriptor) or winner is descriptor:
+            continue
+        if winner.name == named:
+            return f"fits; {winner.name} was named explicitly"
+        if winner.priority == descriptor.priority:
+            return f"fits; {winner.name} has the same priority and sorts first by name"
+        return f"fits; {winner.name} has the higher priority {winner.priority}"
+    return ""
+
+
 def _candidate(
-    entry: Registered[DecodeStrategyDescriptor], reasons: dict[str, tuple[str, ...]], chosen: set[str]
+    entry: Registered[DecodeStrategyDescriptor],
+    reasons: dict[str, tuple[str, ...]],
+    winners: tuple[DecodeStrategyDescriptor, ...],
+    named: str | None = None,
 ) -> Candidate:
     descriptor = entry.descriptor
+    why = reasons[descriptor.name]
     return Candidate(
         name=descriptor.name,
         owner=entry.owner,
@@ -219,6 +261,7 @@ def _candidate(
         graph_support=descriptor.graph_support,
         device_lengths=descriptor.device_lengths,
         evidence=descriptor.evidence,
-        reasons=reasons[descriptor.name],
-        chosen=descriptor.name in chosen,
+        reasons=why,
+        chosen=any(winner.name == descriptor.name for winner in winners),
+        behind="" if why else _behind(descriptor, winners, named),
     )

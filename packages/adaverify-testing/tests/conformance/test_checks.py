@@ -152,9 +152,15 @@ def test_a_build_that_raises_names_the_batch(own):
             raise IndexError("out of range")
 
     found = run_conformance(own.descriptor(Raises), limits=own.limits)
-    assert "build raised IndexError: out of range" in found["row_semantics"].message
-    assert "query lengths [" in found["row_semantics"].message
-    assert found["latency"].status == "failed"
+    message = found["dtypes"].message
+    assert "build raised IndexError: out of range" in message
+    assert "test_checks.py:" in message and "in compute" in message
+    assert "query lengths [" in message
+    assert found.failures == ("dtypes",)
+    for check in ("row_semantics", "no_allocation", "latency"):
+        assert found[check].status == "skipped"
+        assert found[check].message.startswith("not run: build raised IndexError"), found[check].message
+        assert found[check].message.endswith("see the check 'dtypes'")
 
 
 def test_unmet_requirements_fail_one_check_and_skip_the_rest(own):
@@ -200,6 +206,41 @@ def test_a_builder_with_another_name_is_caught(own):
     found = run_conformance(made, limits=own.limits, checks=("allocation", "dtypes"))
     assert "calls itself 'other'" in found["allocation"].message
     assert "call themselves 'other'" in found["dtypes"].message
+
+
+def test_supports_that_raises_is_named_with_its_line(own):
+    """The question about limits is the strategy's code too."""
+
+    def supports(limits):
+        return limits.no_such_field
+
+    found = run_conformance(own.descriptor(own.Rows, supports=supports), limits=own.limits)
+    message = found["allocation"].message
+    assert "supports of strategy 'flat' raised AttributeError" in message
+    assert "test_checks.py:" in message and "in supports" in message
+    assert found.failures == ("allocation",)
+
+
+def test_buffers_that_are_no_tensors_fail_one_check(own):
+    """What the kit cannot read is found where it is made, and no check blames the strategy's build."""
+
+    class Odd(own.Rows):
+        @property
+        def buffers(self):
+            return {**self._buffers, "scale": 0.5}
+
+    found = run_conformance(own.descriptor(Odd), limits=own.limits)
+    assert found.failures == ("allocation",)
+    assert "buffers['scale'] is on float, not a tensor on cpu" in found["allocation"].message
+
+
+def test_an_error_of_the_kit_is_not_called_the_strategy_s(own, monkeypatch):
+    """No line of the strategy was running, so the message does not name one."""
+    from adaverify_testing.conformance.checks import semantics
+
+    monkeypatch.setattr(semantics, "differences", int)
+    found = run_conformance(own.descriptor(own.Rows), limits=own.limits, checks=("padding",))
+    assert "no line of the strategy was running: TypeError" in found["padding"].message
 
 
 def test_an_unknown_check_is_refused(own):

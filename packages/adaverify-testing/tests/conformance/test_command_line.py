@@ -104,13 +104,13 @@ def test_a_strategy_passes_in_an_empty_folder(folder):
         "--adaverify-conformance", "birch", "--adaverify-conformance-json", "out.json", child=True
     )
     assert result.ret == 0, result.stdout.str()
-    result.assert_outcomes(passed=16)
+    result.assert_outcomes(passed=17)
     result.stdout.fnmatch_lines(
-        ["birch (birch 1.2) on cpu, cpu: 16 passed; build * us for 32 tokens, median"]
+        ["birch (birch 1.2) on cpu, cpu: 17 passed; build * us for 32 tokens, median"]
     )
     document = json.loads((folder.work / "out.json").read_text(encoding="utf-8"))
     assert document["version"] == 1
-    assert len(document["outcomes"]) == 16
+    assert len(document["outcomes"]) == 17
     assert {item["status"] for item in document["outcomes"]} == {"passed"}
     assert document["outcomes"][-1]["numbers"]["median_us"] > 0
 
@@ -119,7 +119,7 @@ def test_a_broken_strategy_fails_with_the_kit_s_words(folder):
     """The exit code is pytest's for failures, the text names field, values and contract, and no traceback."""
     result = folder("--adaverify-conformance", "birch-broken", "-k", "row_semantics or dtypes")
     assert result.ret == 1
-    result.assert_outcomes(failed=1, passed=1, deselected=14)
+    result.assert_outcomes(failed=1, passed=1, deselected=15)
     result.stdout.fnmatch_lines(["*birch-broken: row_semantics*", "row_lens*got *expected *", "*contract: *"])
     assert "Traceback" not in result.stdout.str()
 
@@ -129,8 +129,8 @@ def test_several_names_and_test_files(folder):
     (folder.work / "test_mine.py").write_text("def test_mine(): pass\n", encoding="utf-8")
     only = ("-k", "requirements or test_mine")
     both = ("--adaverify-conformance", "birch", "--adaverify-conformance", "birch-broken")
-    folder(*both, *only).assert_outcomes(passed=2, deselected=30)
-    folder(*both, *only, "test_mine.py").assert_outcomes(passed=3, deselected=30)
+    folder(*both, *only).assert_outcomes(passed=2, deselected=32)
+    folder(*both, *only, "test_mine.py").assert_outcomes(passed=3, deselected=32)
 
 
 def test_an_unknown_name_lists_what_was_discovered(folder):
@@ -145,6 +145,24 @@ def test_an_unknown_name_lists_what_was_discovered(folder):
         "plugin rotten was not loaded: RuntimeError",
     ):
         assert word in text, text
+
+
+def test_a_plugin_that_could_not_be_loaded_says_so_first(folder):
+    """Its name is known: the reason with the line, and not a list of other names."""
+    result = folder("--adaverify-conformance", "rotten")
+    assert result.ret == 4
+    text = result.stderr.str()
+    assert "plugin 'rotten' is installed and was not loaded: RuntimeError: no Rotten driver" in text
+    assert "rotten_hooks.py:1" in text
+    assert text.index("no Rotten driver") < text.index("birch")
+
+
+def test_one_reason_is_told_once(folder):
+    """Sixteen checks that cannot run share a line."""
+    result = folder("--adaverify-conformance", "birch-far")
+    result.stdout.fnmatch_lines(
+        ["  16 checks could not run for this reason: the check 'requirements' failed"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -170,13 +188,13 @@ def test_an_unmet_requirement_fails_unless_it_is_assumed(folder):
     """Every reason is listed; an injected capability lets the same strategy be judged, and is reported."""
     result = folder("--adaverify-conformance", "birch-far")
     assert result.ret == 1
-    result.assert_outcomes(failed=1, skipped=15)
+    result.assert_outcomes(failed=1, skipped=16)
     for word in ("device type is cpu, needs cuda", "needs sm100", "birch-kernel", "--adaverify-assume"):
         assert word in result.stdout.str()
     assumed = folder(
         "--adaverify-conformance", "birch-far", "--adaverify-assume", "sm100", "-k", "requirements"
     )
-    assumed.assert_outcomes(passed=1, deselected=15)
+    assumed.assert_outcomes(passed=1, deselected=16)
     assumed.stdout.fnmatch_lines(["birch-far (birch 1.2) on cpu, sm100, assumed: 1 passed"])
 
 

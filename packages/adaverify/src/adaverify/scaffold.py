@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
+from types import MappingProxyType
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -117,18 +120,19 @@ class Project:
         return {**rendered, f"{source}/py.typed": ""}
 
 
-def write_project(project: Project, into: Path) -> Path:
+def write_project(project: Project, into: Path, registered: Mapping[str, str] = MappingProxyType({})) -> Path:
     """Write a project into a folder of its own and return that folder; on an error nothing is left.
 
     Args:
         project: what to write.
         into: existing folder in which ``adaverify-NAME`` is made.
+        registered: owners of the names that installed plugins register for this kind.
 
     Raises:
-        PluginError: a plugin of that name, or its distribution, is installed already.
+        PluginError: a plugin of that name, its distribution, or what it would register, is installed already.
         AdaverifyError: the folder exists, or cannot be made.
     """
-    _require_free(project)
+    _require_free(project, registered)
     target = into / project.distribution
     if target.exists() or target.is_symlink():
         raise AdaverifyError(
@@ -156,19 +160,22 @@ def write_project(project: Project, into: Path) -> Path:
     return target
 
 
-def _require_free(project: Project) -> None:
+def _require_free(project: Project, registered: Mapping[str, str]) -> None:
     points = metadata.entry_points(group=ENTRY_POINT_GROUP)
     owners = {point.name: point.dist.name if point.dist is not None else point.value for point in points}
     owner = owners.get(project.name)
     if owner is None:
-        try:
+        with suppress(metadata.PackageNotFoundError):
             owner = metadata.distribution(project.distribution).name
-        except metadata.PackageNotFoundError:
-            return
+    if owner is None:
+        # A second owner of a registered name would stop every start.
+        owner = registered.get(project.name)
+    if owner is None:
+        return
     raise PluginError(
         f"the name {project.name!r} is taken by {owner}, which is installed here",
         plugin=project.name,
         arrived=project.name,
-        allowed="a name that no installed plugin has and whose distribution is not installed",
+        allowed=f"a name that no installed plugin, distribution or {project.kind.value} has",
         remedy=f"choose another name, or uninstall {owner}",
     )

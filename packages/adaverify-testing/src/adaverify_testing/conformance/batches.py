@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 UNUSED_PAGE = -1515870811
 
 
+def page_count(limits: Limits) -> int:
+    """Return the pages of the imagined KV cache: enough for every request at its longest, and page 0."""
+    return limits.max_requests * limits.table_width + 1
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """One batch in host numbers, so that its rows can be worked out without the device.
@@ -59,14 +64,16 @@ class Case:
         return found
 
     def table(self, limits: Limits) -> list[list[int]]:
-        """Return the page ids of every request slot: distinct where used, no page elsewhere."""
+        """Return the page ids of every request slot: distinct where used, no page elsewhere.
+
+        Ids are below ``page_count(limits)``, and 0 is never one of a request's pages.
+        """
         draw, width, used = random.Random(self.seed), limits.table_width, 0
         counts = [
             min(width, ceil_div(max(0, length) // limits.compress_ratio, limits.page_size))
             for length in self.kv
         ]
-        ids = list(range(1, sum(counts) + 1))
-        draw.shuffle(ids)
+        ids = draw.sample(range(1, page_count(limits)), sum(counts))
         table = []
         for count in counts:
             table.append(ids[used : used + count] + [UNUSED_PAGE] * (width - count))

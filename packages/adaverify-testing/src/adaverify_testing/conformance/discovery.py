@@ -13,10 +13,22 @@ from adaverify_contracts import (
     ENTRY_POINT_GROUP,
     DecodeStrategyDescriptor,
     DuplicateNameError,
+    PluginError,
     ProbeDescriptor,
     UnknownNameError,
 )
 from adaverify_testing.managers import isolated_manager
+
+
+def _told(error: BaseException) -> str:
+    """Return type and words of an error, and the last line of Python that ran."""
+    place, trace = "", error.__traceback__
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if file != __file__ and not file.startswith("<") and "importlib" not in file:
+            place = f" ({file}:{trace.tb_lineno})"
+        trace = trace.tb_next
+    return f"{type(error).__name__}: {error}{place}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +51,19 @@ class Discovery:
         """Return a strategy by name.
 
         Raises:
+            PluginError: the plugin of that name was found and could not be loaded.
             UnknownNameError: no plugin that loaded registers it; the text names those that did not load too.
         """
         if name in self.strategies:
             return self.strategies[name]
+        if name in self.broken:
+            raise PluginError(
+                f"plugin {name!r} is installed and was not loaded: {self.broken[name]}",
+                plugin=name,
+                arrived=name,
+                allowed=", ".join(sorted(self.strategies)) or "no strategy",
+                remedy="cure that error; nothing of the plugin can be judged before",
+            )
         known = [f"{known} ({owner})" for known, owner in sorted(self.owners.items())]
         known += [f"[plugin {plugin} was not loaded: {why}]" for plugin, why in sorted(self.broken.items())]
         raise UnknownNameError("decode strategy", name, tuple(known))
@@ -68,7 +89,7 @@ def discover(entry_points: Iterable[metadata.EntryPoint] | None = None) -> Disco
             strategies = [item for group in hook.adaverify_register_decode_strategies() for item in group]
             probes = [item for group in hook.adaverify_register_probes() for item in group]
         except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's module may raise anything; it is kept and reported
-            found.broken[point.name] = f"{type(error).__name__}: {error}"
+            found.broken[point.name] = _told(error)
             continue
         found.probes.extend(probes)
         owner = f"{point.dist.name} {point.dist.version}" if point.dist is not None else point.value

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from adaverify_contracts import AdaverifyError, Capability, DecodeStrategyDescriptor
-from adaverify_testing.conformance.report import FAILED, SKIPPED, CheckFailed
+from adaverify_testing.conformance.report import FAILED, NOT_RUN, SKIPPED, CheckFailed
 
 if TYPE_CHECKING:
     from adaverify_testing.conformance.subject import Subject
@@ -217,11 +217,24 @@ class ConformanceSession:
         for strategy in self._strategies:
             records = [record for record in self._records if record["strategy"] == strategy.name]
             terminalreporter.write_line(_summary(strategy.name, self._owners[strategy.name], records))
-            for record in records:
-                if record["status"] != "passed" or record["check"] in ("allocation", "capture_and_replay"):
-                    words = record["message"].partition("\n")[0]
-                    if words:
-                        terminalreporter.write_line(f"  {record['check']}: {words}")
+            for line in _remarks(records):
+                terminalreporter.write_line(f"  {line}")
+
+
+def _remarks(records: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield a line for each thing to say; checks that say the same share one."""
+    sayers: dict[str, list[str]] = {}
+    for record in records:
+        if record["status"] != "passed" or record["check"] in ("allocation", "capture_and_replay"):
+            words = record["message"].partition("\n")[0]
+            if words:
+                sayers.setdefault(words, []).append(record["check"])
+    for words, checks in sayers.items():
+        unrun = words.startswith(NOT_RUN)
+        if unrun and len(checks) > 2:
+            yield f"{len(checks)} checks could not run for this reason: {words.removeprefix(NOT_RUN)}"
+        else:
+            yield f"{', '.join(checks)}: {words}"
 
 
 def _summary(name: str, owner: str, records: list[dict[str, Any]]) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from adaverify_contracts import DecodeRows, Limits, ceil_div
-from adaverify_testing.conformance.batches import UNUSED_PAGE, Case
+from adaverify_testing.conformance.batches import UNUSED_PAGE, Case, page_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +31,9 @@ _PADDING_SLOT = (
     "DecodeRows.token_slot: a padding token points at a padding slot where one exists, else at slot 0"
 )
 _TABLE = "DecodeRows.block_table: page ids of the row's request in the columns that the row's length needs"
-_STALE_TABLE = "DecodeRows.block_table: later columns are not written; they hold valid ids, initially 0"
+_STALE_TABLE = (
+    "DecodeRows.block_table: later columns are not written; they hold valid ids of earlier steps, initially 0"
+)
 _GROUPS = (
     "DecodeRows.request_indices: equal exactly for rows of one request, which stand side by side in the "
     "order of their tokens; a padding row is a run of its own"
@@ -204,8 +206,9 @@ class _Judge:
                     if page != self.pages[request][column]:
                         wanted = self.pages[request][column]
                         yield Difference("block_table", (row, column), page, wanted, about, _TABLE)
-                elif page < 0:
-                    words = "a valid page id" + (", not the batch's unused column" * (page == UNUSED_PAGE))
+                elif not 0 <= page < page_count(self.limits):
+                    words = f"a valid page id, 0 .. {page_count(self.limits) - 1}"
+                    words += ", not the batch's unused column" * (page == UNUSED_PAGE)
                     yield Difference("block_table", (row, column), page, words, about, _STALE_TABLE, True)
 
     def runs(self) -> Iterator[Difference]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+READ = "read: adaverify_contracts.DecodeRows and DecodeRowBuilder; docs/explanation/metadata.md"
+# In front of a skip that another check's failure explains.
+NOT_RUN = "not run: "
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 
 

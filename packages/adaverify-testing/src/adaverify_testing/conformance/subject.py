@@ -15,12 +15,13 @@ from adaverify_contracts import (
     DecodeRows,
     DecodeStrategyDescriptor,
     Limits,
-    LimitsError,
 )
 from adaverify_testing.conformance.batches import Case, cases
+from adaverify_testing.conformance.blame import told
 from adaverify_testing.conformance.oracle import Difference, differences
-from adaverify_testing.conformance.report import CheckFailed, CheckSkipped
-from adaverify_testing.poisoning import poison
+from adaverify_testing.conformance.report import NOT_RUN, READ, CheckFailed, CheckSkipped
+from adaverify_testing.conformance.serving import refusal
+from adaverify_testing.poisoning import POISON_BYTE, poison
 
 if TYPE_CHECKING:
     import torch
@@ -45,7 +46,8 @@ DEFAULT_LIMITS: Mapping[str, Limits] = {
 # An interpreted kernel takes 0.1 to 2 s a build, torch operations 0.3 ms; the kit makes some 3,000 builds.
 # Above this time a build it takes two of the limits and every few batches.
 SLOW_SECONDS = 0.01
-READ = "read: adaverify_contracts.DecodeRows and DecodeRowBuilder; docs/explanation/metadata.md"
+# What poison leaves in an int32.
+POISON = int.from_bytes(bytes([POISON_BYTE]) * 4, "little", signed=True)
 
 
 class Subject:
@@ -69,6 +71,9 @@ class Subject:
         self.limits = limits
         self.device = device
         self.capability = capability
+        # What build raised, by the check that tells it: the others name that check and do not repeat it.
+        self._raised: dict[str, str] = {}
+        self.running = ""
 
     @property
     def uniform(self) -> bool:
@@ -85,8 +90,8 @@ class Subject:
         """The limits by name, or in their place why the strategy refuses them.
 
         Raises:
-            CheckFailed: ``supports`` and ``allocate`` disagree, ``allocate`` raised something untyped, or no
-                limits are served.
+            CheckFailed: ``supports`` and ``allocate`` disagree or raise something untyped, a builder lacks
+                its parts, or no limits are served.
         """
         found: dict[str, Limits | str] = {name: self._served(limits) for name, limits in self.limits.items()}
         if not any(isinstance(value, Limits) for value in found.values()):
@@ -96,28 +101,7 @@ class Subject:
         return found
 
     def _served(self, limits: Limits) -> Limits | str:
-        asked = self.descriptor.supports
-        reasons = asked(limits) if asked is not None else ()
-        if not isinstance(reasons, tuple) or not all(isinstance(reason, str) for reason in reasons):
-            raise CheckFailed(f"supports returned {reasons!r}\n  contract: all reasons, a tuple of str")
-        if reasons:
-            return "; ".join(reasons)
-        try:
-            self.descriptor.allocate(limits, self.device, self.capability)
-        except LimitsError as error:
-            if asked is not None:
-                problem = f"supports({limits}) found no reason, yet allocate raised LimitsError: {error}"
-                raise CheckFailed(f"{problem}\n  contract: supports returns all reasons") from error
-            return str(error)
-        except Exception as error:
-            hint = ""
-            if self.device.type == "cpu" and "Triton" in str(error):
-                hint = "\n  to do: run with TRITON_INTERPRET=1 in the environment, or on the device"
-            raise CheckFailed(
-                f"allocate raised {type(error).__name__}: {error}\n  contract: StrategyFactory returns a "
-                f"builder or raises LimitsError{hint}"
-            ) from error
-        return limits
+        return refusal(self.descriptor, limits, self.device, self.capability) or limits
 
     def builders(self) -> Iterator[tuple[str, Limits, DecodeRowBuilder]]:
         """Yield a fresh builder for each limits that are served.
@@ -126,11 +110,11 @@ class Subject:
             CheckSkipped: nothing can be built; another check fails and says why.
         """
         if self.unmet:
-            raise CheckSkipped("not run: the check 'requirements' failed")
+            raise CheckSkipped(f"{NOT_RUN}the check 'requirements' failed")
         try:
             served = self.served
         except CheckFailed as error:
-            raise CheckSkipped("not run: the check 'allocation' failed") from error
+            raise CheckSkipped(f"{NOT_RUN}the check 'allocation' failed") from error
         taken = ((name, limits) for name, limits in served.items() if isinstance(limits, Limits))
         for name, limits in islice(taken, 2 if self.slow else None):
             yield name, limits, self.descriptor.allocate(limits, self.device, self.capability)
@@ -169,11 +153,19 @@ class Subject:
         return next(self.builders())
 
     def build(self, builder: DecodeRowBuilder, batch: DecodeBatch, about: str) -> DecodeRows:
-        """Build and return the rows; whatever the builder raises becomes a failure in words."""
+        """Build and return the rows; whatever the builder raises becomes a failure in words, once.
+
+        Raises:
+            CheckFailed: the build raised.
+            CheckSkipped: it raised the same in another check, which says so.
+        """
         try:
             rows = builder.build(batch)
         except Exception as error:
-            problem = f"build raised {type(error).__name__}: {error}"
+            problem = f"build raised {told(error)}"
+            teller = self._raised.setdefault(problem, self.running)
+            if teller != self.running:
+                raise CheckSkipped(f"{NOT_RUN}{problem}, see the check {teller!r}") from error
             contract = "build raises only LayoutError, and only for a batch outside the limits"
             raise CheckFailed(f"{problem}\n  {about}\n  contract: {contract}\n  {READ}") from error
         if not isinstance(rows, DecodeRows):
@@ -221,6 +213,23 @@ def require(
     shown = "\n".join(difference.text() for difference in found[:3])
     more = f"\n... and {len(found) - 3} more places" if len(found) > 3 else ""
     raise CheckFailed(f"{lead}\n  {case.describe()}\n  limits {name!r}: {limits}\n{shown}{more}\n{READ}")
+
+
+def require_plain(subject: Subject, case: Case, name: str, limits: Limits) -> None:
+    """Require that a builder of its own gives right rows for a batch in which nothing special is.
+
+    Checks that compare values call this first: their own diagnosis would mislead where no row is right.
+
+    Raises:
+        CheckFailed: the rows are wrong already.
+    """
+    builder = subject.descriptor.allocate(limits, subject.device, subject.capability)
+    poison_rows(subject.build_case(builder, case, limits))
+    found = differences(subject.build_case(builder, case, limits), case, limits)
+    # Padding that still holds the poison was not written: that is for the checks of what stays behind.
+    wrong = [item for item in found if not (item.padding and item.got == POISON)]
+    lead = "rows are wrong already in a plain batch: see the checks row_semantics and padding first"
+    require(wrong[:1], name, limits, case, lead)
 
 
 def judge(

@@ -77,7 +77,7 @@ def _render(report: dict[str, Any]) -> None:
             "Kernels",
             ("kernel", "version", "level", "reason"),
             [
-                (k["name"], k["version"], k["level"].lower(), k["reason"])
+                (k["name"], k["version"], _level(k, report["capability"]["assumed"]), k["reason"])
                 for k in report["capability"]["kernels"]
             ],
         ),
@@ -138,8 +138,13 @@ def _strategy(item: dict[str, Any]) -> tuple[object, ...]:
         item["evidence"],
         item["priority"],
         item["chosen"],
-        _reasons(item),
+        _reasons(item) if item["reasons"] else item["behind"] or "none",
     )
+
+
+def _level(kernel: dict[str, Any], assumed: bool) -> str:
+    """Return the level in words: on a device that is only assumed, nobody found a kernel absent."""
+    return "not run" if assumed and kernel["level"] == "ABSENT" else str(kernel["level"].lower())
 
 
 def _components(kind: str, items: list[dict[str, Any]]) -> Any:

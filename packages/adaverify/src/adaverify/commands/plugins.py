@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +16,7 @@ from adaverify.session import discover, usable_device
 from adaverify.support import support_matrix
 from adaverify.usage import path
 from adaverify_runtime import doctor as startup_report
+from adaverify_runtime.plugins import Registered
 
 _KINDS = {
     "strategies": "decode strategies",
@@ -65,7 +67,7 @@ def new(
 ) -> None:
     """Write a complete project for a new plugin: it installs, runs and passes its tests as it is."""
     project = Project(name, kind)
-    folder = write_project(project, into)
+    folder = write_project(project, into, _owners(kind))
     files = sorted(project.render())
     if json:
         emit_json({"folder": str(folder), "kind": kind.value, "files": files})
@@ -103,6 +105,17 @@ def support(json: Json = False) -> None:
     ]
     out().print(table("Support", columns, rows))
     say("any: admitted without being named, so not proven there; -: refused.")
+
+
+def _owners(kind: Kind) -> dict[str, str]:
+    """Return who registers which name of a kind."""
+    _, found = discover()
+    entries: dict[Kind, Sequence[Registered[Any]]] = {
+        Kind.STRATEGY: found.decode_strategies(),
+        Kind.SIGNAL: found.signals(),
+        Kind.POLICY: found.policies(),
+    }
+    return {entry.descriptor.name: entry.owner for entry in entries[kind]}
 
 
 def _registered(report: dict[str, Any], owner: str) -> dict[str, list[str]]:

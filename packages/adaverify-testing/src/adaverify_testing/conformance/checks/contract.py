@@ -8,8 +8,12 @@ import torch
 
 from adaverify_contracts import DecodeBatch, DecodeRowBuilder, DecodeRows, LayoutError, Limits
 from adaverify_testing.conformance.batches import Case
-from adaverify_testing.conformance.report import CheckFailed, CheckSkipped
-from adaverify_testing.conformance.subject import READ, Subject, views
+from adaverify_testing.conformance.blame import told
+from adaverify_testing.conformance.report import READ, CheckFailed, CheckSkipped
+from adaverify_testing.conformance.subject import Subject, views
+from adaverify_testing.poisoning import poison
+
+_INPUTS = ("query_start_loc", "seq_lens", "block_table")
 
 
 def requirements(subject: Subject) -> str:
@@ -29,25 +33,44 @@ def allocation(subject: Subject) -> str:
     if subject.unmet:
         raise CheckSkipped("not run: the check 'requirements' failed")
     refused = {name: value for name, value in subject.served.items() if not isinstance(value, Limits)}
-    for name, _, builder in subject.builders():
-        if not isinstance(builder, DecodeRowBuilder):
-            missing = [part for part in ("strategy", "buffers", "build") if not hasattr(builder, part)]
-            raise CheckFailed(f"allocate returned {type(builder).__name__}, which lacks {missing}\n{READ}")
+    for name, limits, builder in subject.builders():
         if builder.strategy != subject.descriptor.name:
             raise CheckFailed(
                 f"the builder calls itself {builder.strategy!r}, the descriptor {subject.descriptor.name!r}"
                 f"\n  contract: DecodeRowBuilder.strategy is the name of the strategy\n{READ}"
             )
-        buffers = builder.buffers
-        if not isinstance(buffers, Mapping) or not buffers:
-            raise CheckFailed(
-                f"buffers is {buffers!r} (limits {name!r})\n  contract: every static tensor by name\n{READ}"
-            )
-        for key, tensor in buffers.items():
-            if not isinstance(tensor, torch.Tensor) or tensor.device.type != subject.device.type:
-                where = getattr(tensor, "device", type(tensor).__name__)
-                raise CheckFailed(f"buffers[{key!r}] is on {where}, not a tensor on {subject.device}\n{READ}")
+        _require_own_storage(subject, builder, name, limits)
     return "; ".join(f"{name} not served: {why}" for name, why in refused.items())
+
+
+def _require_own_storage(subject: Subject, builder: DecodeRowBuilder, name: str, limits: Limits) -> None:
+    """Require that a second allocation shares nothing with the first that a build writes."""
+    other = subject.descriptor.allocate(limits, subject.device, subject.capability)
+    words = "" if other is not builder else "the same builder"
+    if not words:
+        mine = {tensor.untyped_storage().data_ptr() for tensor in builder.buffers.values()} - {0}
+        shared = {k: t for k, t in other.buffers.items() if t.untyped_storage().data_ptr() in mine}
+        words = ", ".join(f"buffers[{key!r}]" for key in _written(subject, other, shared, limits))
+    if words:
+        raise CheckFailed(
+            f"two allocations share {words}\n  limits {name!r}: {limits}\n  contract: StrategyFactory makes "
+            f"the buffers of one builder; a second one must not overwrite the rows of the first\n{READ}"
+        )
+
+
+def _written(
+    subject: Subject, builder: DecodeRowBuilder, buffers: Mapping[str, torch.Tensor], limits: Limits
+) -> list[str]:
+    """Return which buffers a few builds write to; constants may be shared."""
+    found: dict[str, None] = {}
+    for case in subject.cases(limits, count=2)[-2:] if buffers else ():
+        before = {key: poison(tensor).clone() for key, tensor in buffers.items()}
+        try:
+            builder.build(case.batch(limits, subject.device))
+        except Exception:  # noqa: BLE001 - another check builds too and says what was raised
+            return list(buffers)
+        found.update(dict.fromkeys(key for key, old in before.items() if not torch.equal(old, buffers[key])))
+    return list(found)
 
 
 def dtypes(subject: Subject) -> None:
@@ -93,6 +116,28 @@ def _require_kind(
         raise CheckFailed(f"DecodeRows.{field} has {problem}\n  {case.describe()}\n{READ}")
 
 
+def inputs_unchanged(subject: Subject) -> str:
+    """A build only reads its batch: other readers come after it."""
+    count = 0
+    for name, limits, builder in subject.builders():
+        for case in subject.cases(limits, count=6, seed=6):
+            batch = case.batch(limits, subject.device)
+            given = {field: getattr(batch, field) for field in _INPUTS}
+            before = {field: (tensor.clone(), tensor.data_ptr()) for field, tensor in given.items()}
+            subject.build(builder, batch, case.describe())
+            for field, (old, address) in before.items():
+                now = getattr(batch, field)
+                if now.data_ptr() == address and torch.equal(old, now):
+                    continue
+                raise CheckFailed(
+                    f"build changes its input DecodeBatch.{field}: {old.tolist()}, afterwards {now.tolist()}"
+                    f"\n  {case.describe()}\n  limits {name!r}: {limits}\n  contract: DecodeRowBuilder.build "
+                    f"never writes to the batch; others read it after it\n{READ}"
+                )
+            count += 1
+    return f"{count} batches over {subject.effort()}"
+
+
 def refusals(subject: Subject) -> None:
     """A batch outside the limits, on another device or of a kind not served is a LayoutError."""
     for name, limits, builder in subject.builders():
@@ -103,8 +148,7 @@ def refusals(subject: Subject) -> None:
                 _require_words(error, words)
                 continue
             except Exception as error:
-                arrived = f"{type(error).__name__}: {error}"
-                raise CheckFailed(_refusal(words, f"raised {arrived}", name, limits)) from error
+                raise CheckFailed(_refusal(words, f"raised {told(error)}", name, limits)) from error
             raise CheckFailed(_refusal(words, "was built", name, limits))
 
 

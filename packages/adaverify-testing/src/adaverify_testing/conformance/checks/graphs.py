@@ -10,15 +10,15 @@ import torch
 
 from adaverify_contracts import DecodeBatch, DecodeRowBuilder, DecodeRows, GraphSupport, Limits
 from adaverify_testing.conformance.batches import Case, random_case
-from adaverify_testing.conformance.report import CheckFailed, CheckSkipped
-from adaverify_testing.conformance.subject import READ, Subject, judge, poison_rows, views
+from adaverify_testing.conformance.report import READ, CheckFailed, CheckSkipped
+from adaverify_testing.conformance.subject import Subject, judge, poison_rows, require_plain, views
 from adaverify_testing.conformance.watching import Tape
 from adaverify_testing.poisoning import is_poisoned
 
 
 def capture_and_replay(subject: Subject) -> str:
     """One captured build follows new KV lengths, pages and request counts of the same query lengths."""
-    return _replay(subject, _other_kv)
+    return _replay(subject, other_kv)
 
 
 def graph_support(subject: Subject) -> str:
@@ -31,11 +31,11 @@ def graph_support(subject: Subject) -> str:
             f"replays any decode lengths up to K + 1\n  to do: declare UNIFORM_BATCH\n{READ}"
         )
     ragged = declared >= GraphSupport.VARLEN_DECODE
-    how = _replay(subject, _any_lengths if ragged else _fewer_requests)
+    how = _replay(subject, any_lengths if ragged else fewer_requests)
     return f"{declared.name}, {'any' if ragged else 'equal'} lengths; {how}"
 
 
-def _other_kv(limits: Limits, captured: Case) -> Iterator[Case]:
+def other_kv(limits: Limits, captured: Case) -> Iterator[Case]:
     """Yield the captured query lengths with other KV lengths and pages."""
     draw = random.Random(21)
     for number in range(4):
@@ -43,7 +43,7 @@ def _other_kv(limits: Limits, captured: Case) -> Iterator[Case]:
         yield replace(captured, label=f"replay {number}, other KV lengths", kv=kv, seed=number + 1)
 
 
-def _fewer_requests(limits: Limits, captured: Case) -> Iterator[Case]:
+def fewer_requests(limits: Limits, captured: Case) -> Iterator[Case]:
     """Yield uniform batches of the captured length, some of their requests padding."""
     draw, width = random.Random(22), captured.uniform or captured.query[0]
     for real in {captured.requests, captured.requests // 2, 1, 0}:
@@ -52,7 +52,7 @@ def _fewer_requests(limits: Limits, captured: Case) -> Iterator[Case]:
         yield replace(captured, label=f"replay, {real} real requests", query=query, kv=kv, real=real)
 
 
-def _any_lengths(limits: Limits, captured: Case) -> Iterator[Case]:
+def any_lengths(limits: Limits, captured: Case) -> Iterator[Case]:
     """Yield ragged batches of the captured padded shape, the empty one among them."""
     draw = random.Random(23)
     slots, tokens = captured.requests, captured.padded_tokens
@@ -70,7 +70,8 @@ def _replay(subject: Subject, others: Callable[[Limits, Case], Iterator[Case]]) 
         raise CheckSkipped("graph support NEVER is declared, so there is nothing to survive")
     how = ""
     for name, limits, builder in subject.builders():
-        captured = _captured_case(limits, subject)
+        captured = captured_case(limits, subject)
+        require_plain(subject, captured, name, limits)
         batch = captured.batch(limits, subject.device)
         rows, replay, how = _capture(subject, builder, batch, captured, limits)
         replays = list(others(limits, captured))
@@ -86,7 +87,7 @@ def _replay(subject: Subject, others: Callable[[Limits, Case], Iterator[Case]]) 
     return how
 
 
-def _captured_case(limits: Limits, subject: Subject) -> Case:
+def captured_case(limits: Limits, subject: Subject) -> Case:
     """Return the case to capture: full blocks, host values true at that moment and stale ever after."""
     most, block, deep = limits.max_requests, limits.max_query_len, limits.max_kv_len
     ragged = subject.descriptor.graph_support >= GraphSupport.VARLEN_DECODE and not subject.uniform
@@ -103,17 +104,10 @@ def _capture(
     subject.build(builder, batch, about)
     if subject.device.type == "cuda":
         return _capture_cuda(subject, builder, batch, about)
-    with Tape() as tape:
-        rows = subject.build(builder, batch, about)
-    poison_rows(rows)
-    tape.replay()
-    untouched = [
-        field
-        for field, view in views(rows).items()
-        if field != "block_table" and view.numel() and bool(is_poisoned(view).all())
-    ]
-    if not untouched and not _table_is_opaque(rows, batch, case, limits, tape):
-        return rows, tape.replay, "recorded operations repeated without the strategy's code"
+    recorded = record(subject, builder, batch, case, limits)
+    if recorded is not None:
+        return (*recorded, "recorded operations repeated without the strategy's code")
+    rows = subject.build(builder, batch, about)
 
     def rebuild() -> None:
         # Kernels outside torch leave nothing to repeat: the code runs again with the capture's host values.
@@ -123,6 +117,24 @@ def _capture(
             raise CheckFailed(f"a second build returns other tensors for {', '.join(moved)}\n{READ}")
 
     return rows, rebuild, "rebuilt with the host values of the capture"
+
+
+def record(
+    subject: Subject, builder: DecodeRowBuilder, batch: DecodeBatch, case: Case, limits: Limits
+) -> tuple[DecodeRows, Callable[[], None]] | None:
+    """Return rows and a replay of a build's torch operations, None where kernels outside torch write rows."""
+    with Tape() as tape:
+        rows = subject.build(builder, batch, case.describe())
+    poison_rows(rows)
+    tape.replay()
+    untouched = [
+        field
+        for field, view in views(rows).items()
+        if field != "block_table" and view.numel() and bool(is_poisoned(view).all())
+    ]
+    if untouched or _table_is_opaque(rows, batch, case, limits, tape):
+        return None
+    return rows, tape.replay
 
 
 def _table_is_opaque(rows: DecodeRows, batch: DecodeBatch, case: Case, limits: Limits, tape: Tape) -> bool:

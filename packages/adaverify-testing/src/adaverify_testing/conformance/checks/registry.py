@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TypeAlias
 
-from adaverify_testing.conformance.checks import contract, graphs, memory, semantics, timing
+from adaverify_testing.conformance.blame import strategy_place, told
+from adaverify_testing.conformance.checks import contract, graphs, memory, reads, semantics, timing
 from adaverify_testing.conformance.report import (
     FAILED,
     PASSED,
+    READ,
     SKIPPED,
     CheckFailed,
     CheckOutcome,
@@ -31,10 +33,11 @@ CHECKS: Mapping[str, Check] = MappingProxyType(
         "stale_host_lengths": semantics.stale_host_lengths,
         "determinism": semantics.determinism,
         "request_order": semantics.request_order,
+        "inputs_unchanged": contract.inputs_unchanged,
         "refusals": contract.refusals,
         "address_stability": memory.address_stability,
         "no_allocation": memory.no_allocation,
-        "no_host_read": memory.no_host_read,
+        "no_host_read": reads.no_host_read,
         "capture_and_replay": graphs.capture_and_replay,
         "graph_support": graphs.graph_support,
         "latency": timing.latency,
@@ -44,6 +47,7 @@ CHECKS: Mapping[str, Check] = MappingProxyType(
 
 def run_check(name: str, subject: Subject) -> CheckOutcome:
     """Run one check and return what became of it; an error of the strategy never escapes."""
+    subject.running = name
     try:
         found = CHECKS[name](subject)
     except CheckSkipped as skipped:
@@ -51,7 +55,12 @@ def run_check(name: str, subject: Subject) -> CheckOutcome:
     except CheckFailed as failed:
         return CheckOutcome(name, FAILED, str(failed))
     except Exception as error:  # noqa: BLE001 - a stranger's code may raise anything; it is kept and reported
-        return CheckOutcome(name, FAILED, f"the strategy raised {type(error).__name__}: {error}")
+        if strategy_place(error) is None:
+            words = (
+                "the kit raised while it judged what the strategy made; no line of the strategy was running"
+            )
+            return CheckOutcome(name, FAILED, f"{words}: {told(error)}\n{READ}")
+        return CheckOutcome(name, FAILED, f"the strategy raised {told(error)}")
     if isinstance(found, Mapping):
         return CheckOutcome(name, PASSED, numbers=dict(found))
     return CheckOutcome(name, PASSED, found or "")

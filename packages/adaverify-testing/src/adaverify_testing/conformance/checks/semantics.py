@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import random
 
+import torch
+
 from adaverify_contracts import Limits
 from adaverify_testing.conformance.batches import Case, random_case, stale
 from adaverify_testing.conformance.oracle import differences, meaningful
-from adaverify_testing.conformance.report import CheckFailed
-from adaverify_testing.conformance.subject import READ, Subject, judge, poison_rows, require
+from adaverify_testing.conformance.report import READ, CheckFailed
+from adaverify_testing.conformance.subject import Subject, judge, poison_rows, require, require_plain, views
+
+# Builds of one batch in a row. A fault that comes later than this is not found.
+_MANY = 300
 
 
 def row_semantics(subject: Subject) -> str:
@@ -39,6 +44,8 @@ def stale_tail(subject: Subject) -> None:
     """A small batch after a full one, of the same padded shape, leaves nothing of the full one behind."""
     for name, limits, builder in subject.builders():
         full, small = _full_and_small(limits, subject.uniform)
+        for case in (full, small):
+            require_plain(subject, case, name, limits)
         for case in (full, small, full, small):
             rows = subject.build_case(builder, case, limits)
             lead = "something of the batch before is left in the rows"
@@ -54,6 +61,7 @@ def stale_host_lengths(subject: Subject) -> None:
             case = random_case(
                 limits, draw, slots, uniform=subject.uniform, label="stale host", padded_tokens=tokens
             )
+            require_plain(subject, case, name, limits)
             for other in _stale_cases(case, limits):
                 poison_rows(subject.build_case(builder, other, limits))
                 rows = subject.build_case(builder, other, limits)
@@ -67,6 +75,7 @@ def stale_host_lengths(subject: Subject) -> None:
 
 def determinism(subject: Subject) -> None:
     """Two builds of one batch are equal bit for bit, whatever ran between; so are those of two builders."""
+    _many_builds(subject)
     for name, limits, builder in subject.builders():
         other = subject.descriptor.allocate(limits, subject.device, subject.capability)
         all_cases = subject.cases(limits, count=5, seed=2)
@@ -85,12 +94,34 @@ def determinism(subject: Subject) -> None:
                         )
 
 
+def _many_builds(subject: Subject) -> None:
+    """Compare one small batch over many builds: a fault may come with a count, not with a batch."""
+    name, limits, builder = subject.first()
+    case = Case("many builds", (1,), (limits.max_kv_len,), 1, 1, 1 if subject.uniform else None)
+    batch = case.batch(limits, subject.device)
+    first = {
+        field: view.clone() for field, view in views(subject.build(builder, batch, case.describe())).items()
+    }
+    for number in range(2, 1 + (4 if subject.slow else _MANY)):
+        rows = subject.build(builder, batch, case.describe())
+        changed = [field for field, view in views(rows).items() if not torch.equal(first[field], view)]
+        if changed:
+            field = changed[0]
+            raise CheckFailed(
+                f"build number {number} of one batch differs from the first in {', '.join(changed)}: "
+                f"{first[field].tolist()}, then {views(rows)[field].tolist()}\n  {case.describe()}\n"
+                f"  limits {name!r}: {limits}\n  contract: equal batches give equal rows, however many "
+                f"builds came before\n{READ}"
+            )
+
+
 def request_order(subject: Subject) -> None:
     """Requests in another order get the same rows under their new numbers."""
     for name, limits, builder in subject.builders():
         draw = random.Random(11)
         for _ in range(1 if subject.slow else 4):
             case = random_case(limits, draw, limits.max_requests, uniform=subject.uniform, label="in order")
+            require_plain(subject, case, name, limits)
             order = draw.sample(range(case.real), case.real)
             query = tuple(case.query[index] for index in order) + case.query[case.real :]
             kv = tuple(case.kv[index] for index in order) + case.kv[case.real :]
