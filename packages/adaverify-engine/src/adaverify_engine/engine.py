@@ -286,8 +286,7 @@ class Engine:
         """Return whether this step drafts; asked once a step, and never in mode ``none``."""
         if not work.decode or self._options.draft_tokens == 0:
             return False
-        wanted, _ = self._verifier.manager.draft_next(len(work.decode), work.kv_tokens)
-        return wanted
+        return self._verifier.manager.draft_next(len(work.decode), work.kv_tokens)[0]
 
     def _state(self, work: Work, batch: DraftBatch) -> StepState:
         slots = np.array([request.slot for request in work.decode], dtype=np.int64)

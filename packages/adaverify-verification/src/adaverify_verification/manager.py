@@ -237,10 +237,8 @@ class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
             return replace(choice, index=index, kind=PlanState.FULL if everything else choice.kind)
         if plain:
             return choice
-        words = (
-            f"sampled requests are verified whole: {self._law.verdict.reason}; the others: {choice.reason}"
-        )
-        return replace(choice, reason=words)
+        why = self._law.verdict.reason
+        return replace(choice, reason=f"sampled requests are verified whole: {why}; others: {choice.reason}")
 
     def _pin(self, state: StepState) -> np.ndarray | None:
         """Return bool [R], the requests that must be verified whole, and let them rank first."""
