@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
 from adaverify_contracts import EngineError
-from adaverify_engine import FinishReason, Sampling
+from adaverify_engine import Engine, FinishReason, Sampling
 
 
 def test_no_requests_is_an_ordinary_step(make_engine):
@@ -275,3 +276,75 @@ def test_limits_of_verifier_and_engine_must_agree(make_engine, tiny):
         )
     with pytest.raises(EngineError, match="longer than tiny"):
         make_engine(max_model_len=512)
+
+
+@pytest.mark.parametrize(
+    "prompt", ["hello", "123", [1.7, 2.9], ["1", "2"], [True, False], {1: 2}, [float("nan")], None, 5, [[1]]]
+)
+def test_a_prompt_that_is_no_sequence_of_ids_is_refused(make_engine, prompt):
+    """Nothing is cast in silence: text of digits is no prompt of ids."""
+    engine = make_engine("none")
+    with pytest.raises(EngineError, match="no sequence of token ids"):
+        engine.add(prompt)
+    assert engine.idle
+
+
+def test_prompts_may_be_arrays(make_engine):
+    """NumPy arrays and tensors of one dimension hold ids as a list does."""
+    tokens = []
+    for prompt in ([1, 2, 3], (1, 2, 3), np.array([1, 2, 3]), torch.tensor([1, 2, 3]), range(1, 4)):
+        engine = make_engine("none")
+        request = engine.add(prompt, Sampling(max_tokens=4))
+        tokens.append(engine.run()[request].tokens)
+    assert len(set(tokens)) == 1
+
+
+def test_sampling_of_another_type_is_refused(make_engine):
+    """A dictionary of options is no ``Sampling``."""
+    with pytest.raises(EngineError, match="sampling is of another type"):
+        make_engine("none").add([1, 2], {"temperature": 1})
+
+
+@pytest.mark.parametrize("part", ["model", "verifier", "drafter", "options"])
+def test_parts_of_another_type_are_refused(make_engine, part):
+    """Named when the engine is made, not when the first step needs them."""
+    good = make_engine("none")
+    parts = {"model": good.model, "verifier": good.verifier, "drafter": good.drafter, "options": good.options}
+    for wrong in (None, "n-gram", {}):
+        with pytest.raises(EngineError, match=f"{part} is of another type"):
+            Engine(**(parts | {part: wrong}))
+
+
+def test_a_cache_that_does_not_fit_names_its_size(make_engine):
+    """The allocator's own error says neither pages nor what to lower."""
+    with pytest.raises(EngineError, match="KV cache does not fit"):
+        make_engine("none", num_pages=10**12)
+
+
+@pytest.mark.parametrize("extreme", [{"temperature": 1e-6}, {"temperature": 1e6}, {"top_p": 1e-6}])
+def test_the_ends_of_the_sampling_ranges_draw_tokens(make_engine, extreme):
+    """The smallest temperature and nucleus that are allowed still draw tokens of the vocabulary."""
+    engine = make_engine("none")
+    request = engine.add([1, 2, 3], Sampling(**({"temperature": 1.0} | extreme), max_tokens=8))
+    tokens = engine.run()[request].tokens
+    assert len(tokens) and min(tokens) >= 0
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_the_ends_of_the_penalty_ranges_leave_batch_mates_alone(make_engine, sign):
+    """Penalties at their bounds are finite, and a greedy request beside them is what it is alone."""
+    alone = make_engine("none")
+    first = alone.add([1, 2, 3], Sampling(max_tokens=8))
+    expected = alone.run()[first].tokens
+    engine = make_engine("none")
+    plain = engine.add([1, 2, 3], Sampling(max_tokens=8))
+    edge = Sampling(
+        max_tokens=8,
+        presence_penalty=sign * 1e3,
+        frequency_penalty=sign * 1e3,
+        repetition_penalty=1e3**sign,
+    )
+    other = engine.add([3, 2, 1], edge)
+    done = engine.run()
+    assert done[plain].tokens == expected
+    assert len(done[other].tokens) >= 1

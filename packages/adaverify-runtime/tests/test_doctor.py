@@ -155,3 +155,11 @@ def test_a_probe_that_aborts_is_an_absent_kernel_and_the_report_is_complete(make
     assert report.capability.kernel("torch-matmul").level is KernelLevel.EXECUTED
     assert any("SIGABRT" in why for item in report.strategies for why in item.reasons)
     assert {item.name for item in report.strategies if item.chosen} == {"reference", "uniform"}
+
+
+def test_a_graph_level_that_is_not_to_be_had_is_a_problem(real_plugins):
+    """The doctor refuses what ``assemble`` would refuse."""
+    settings = Settings(graphs=GraphSettings(mode="varlen"))
+    report = doctor(settings, "cpu", plugins=real_plugins())
+    assert any("VARLEN_DECODE was asked for" in problem for problem in report.problems)
+    assert not doctor(Settings(), "cpu", plugins=real_plugins()).problems

@@ -55,6 +55,8 @@ def adaverify_register_decode_strategies() -> Sequence[DecodeStrategyDescriptor]
             requirements=Requirements(device_types=("cpu",), kernels=(NAME,)),
             graph_support=GraphSupport.NEVER,
             device_lengths=True,
+            # Above the embedded default (0), below the strategies of one chip (15 and 20). Of equal
+            # priorities the name that sorts first is taken.
             priority=10,
             evidence="executed",
             allocate=allocate_rows,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
-from adaverify_contracts import ModelGeometry
+from adaverify_contracts import EngineError, ModelGeometry
 
 
 class PagedCache:
@@ -28,7 +30,16 @@ class PagedCache:
     ) -> None:
         shape = (geometry.layers, 2, pages * page_size, geometry.kv_heads, geometry.head_dim)
         # Zeros, not empty: a masked value still meets a weight of 0, and 0 x NaN is NaN.
-        self._data = torch.zeros(shape, dtype=dtype, device=device)
+        try:
+            self._data = torch.zeros(shape, dtype=dtype, device=device)
+        except (RuntimeError, MemoryError) as error:
+            size = math.prod(shape) * dtype.itemsize
+            raise EngineError(
+                "the KV cache does not fit the memory",
+                arrived=f"{size / 1e9:.1f} GB: {pages} pages of {page_size} tokens on {device}",
+                allowed="what the device can give",
+                remedy="lower num_pages, max_requests, max_model_len or page_size",
+            ) from error
         self._layers = [(self._data[i, 0], self._data[i, 1]) for i in range(geometry.layers)]
         self.page_size = page_size
 

@@ -27,11 +27,11 @@ from adaverify_engine.drafters.reading import ReadingDrafter
 from adaverify_engine.emission import Decided, emit
 from adaverify_engine.executor import Executor, Passed
 from adaverify_engine.options import EngineOptions, Sampling
+from adaverify_engine.parts import require_parts
 from adaverify_engine.pipeline import DecodePipeline
-from adaverify_engine.request import Completion, Event, Request, prompt_key, require_prompt
+from adaverify_engine.request import Completion, Event, Request, make_request
 from adaverify_engine.scheduler import Scheduler, Work
 from adaverify_engine.stats import EngineStats, PhaseClock
-from adaverify_engine.text import Detokenizer
 
 if TYPE_CHECKING:
     from adaverify_graphs import CaptureReport
@@ -69,6 +69,7 @@ class Engine:
     def __init__(
         self, model: LoadedModel, verifier: Verifier, drafter: Drafter | BlockDrafter, options: EngineOptions
     ) -> None:
+        require_parts(model, verifier, drafter, options)
         geometry = model.model.geometry
         if verifier.limits != options.limits:
             raise EngineError(
@@ -156,24 +157,7 @@ class Engine:
             EngineError: the prompt is empty, holds an id outside the vocabulary, is too long, or the request
                 can never fit the KV pool; the message has the numbers.
         """
-        sampling = Sampling() if sampling is None else sampling
-        tokens = [int(token) for token in prompt]
-        require_prompt(tokens, self._options.max_model_len - 1, self._geometry.vocabulary)
-        output = min(sampling.max_tokens, self._options.max_model_len - len(tokens))
-        stops = set(sampling.stop_tokens)
-        if not sampling.ignore_stop_tokens:
-            stops |= set(self._geometry.stop_tokens)
-        request = Request(
-            id=self._next_id,
-            tokens=tokens,
-            prompt_len=len(tokens),
-            max_output=output,
-            sampling=sampling,
-            stop_tokens=frozenset(stops),
-            noise=None if sampling.greedy else self._noise(sampling, output),
-            text=Detokenizer(self._model.tokenizer, sampling.stop_texts, stream=sampling.stream),
-            key=prompt_key(tokens),
-        )
+        request = make_request(self._next_id, prompt, sampling, self._options, self._model)
         self._scheduler.submit(request)
         self._next_id += 1
         return request.id
@@ -268,11 +252,6 @@ class Engine:
         self._torn = True
         yield
         self._torn = False
-
-    def _noise(self, sampling: Sampling, output: int) -> np.ndarray:
-        """Return float64 [output, 2]: both coins of every output position, fixed before the first step."""
-        seed = (self._options.seed, self._next_id) if sampling.seed is None else (sampling.seed,)
-        return np.random.default_rng(seed).random((output, 2))
 
     def _draft(self, work: Work) -> DraftBatch:
         """Return this step's drafts; one that could not be emitted in full is not scheduled."""

@@ -7,6 +7,16 @@ from dataclasses import dataclass
 
 from adaverify_contracts import EngineError, Limits
 
+# Lowest, highest, and the value that changes nothing. Beyond these, float32 logits of some hundreds overflow,
+# or a draw finds no token at all.
+_RANGES = {
+    "temperature": (1e-6, 1e6, 0.0),
+    "top_p": (1e-6, 1.0, 1.0),
+    "repetition_penalty": (1e-3, 1e3, 1.0),
+    "presence_penalty": (-1e3, 1e3, 0.0),
+    "frequency_penalty": (-1e3, 1e3, 0.0),
+}
+
 
 def _require_int(owner: str, name: str, value: object, lowest: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or value < lowest:
@@ -101,8 +111,8 @@ class Sampling:
     """What one request asks for.
 
     Attributes:
-        temperature: 0 is greedy; otherwise logits are divided by it.
-        top_p: nucleus mass in (0, 1]; 1 keeps the whole law.
+        temperature: 0 is greedy; otherwise 1e-6 .. 1e6, and logits are divided by it.
+        top_p: nucleus mass, 1e-6 .. 1; 1 keeps the whole law.
         max_tokens: tokens to emit at most.
         seed: seed of this request's noise; None derives one from the engine's seed and the request id. Noise
             belongs to (request, output position), so results do not depend on batch mates or trimming.
@@ -117,10 +127,10 @@ class Sampling:
             of its position. The text is then the same whatever is drafted and verified, token for token, and
             not in its law alone. Costs accepted drafts with a drafter that draws; with one that is
             deterministic every request is judged so.
-        repetition_penalty: > 0; divides the positive logits of tokens of prompt and output and multiplies the
-            negative ones; 1 changes nothing.
-        presence_penalty: subtracted once from the logit of each token of the output.
-        frequency_penalty: subtracted for each time the token stands in the output.
+        repetition_penalty: 1e-3 .. 1e3; divides the positive logits of tokens of prompt and output and
+            multiplies the negative ones; 1 changes nothing.
+        presence_penalty: -1e3 .. 1e3; subtracted once from the logit of each token of the output.
+        frequency_penalty: -1e3 .. 1e3; subtracted for each time the token stands in the output.
 
     Raises:
         EngineError: a field is out of range.
@@ -142,26 +152,21 @@ class Sampling:
     frequency_penalty: float = 0.0
 
     def __post_init__(self) -> None:
-        heat, mass = self.temperature, self.top_p
-        _require_real(
-            "Sampling",
-            "temperature",
-            heat,
-            _is_real(heat) and heat >= 0.0,
-            "a finite number >= 0 (0 is greedy)",
-        )
-        _require_real("Sampling", "top_p", mass, _is_real(mass) and 0.0 < mass <= 1.0, "0 < top_p <= 1")
-        if not isinstance(self.trim_invariant, bool):
-            _require_real("Sampling", "trim_invariant", self.trim_invariant, False, "True or False")
-        factor = self.repetition_penalty
-        fits = _is_real(factor) and factor > 0.0
-        _require_real("Sampling", "repetition_penalty", factor, fits, "a finite number > 0 (1 is none)")
-        for name in ("presence_penalty", "frequency_penalty"):
+        for name, (low, high, neutral) in _RANGES.items():
             value = getattr(self, name)
-            _require_real("Sampling", name, value, _is_real(value), "a finite number (0 is none)")
+            fits = value == neutral or (_is_real(value) and low <= value <= high)
+            allowed = f"{neutral:g}, which changes nothing, or {low:g} .. {high:g}"
+            if name == "temperature":
+                allowed = f"0, which is greedy, or {low:g} .. {high:g}"
+            _require_real("Sampling", name, value, fits and not isinstance(value, bool), allowed)
+        for name in ("ignore_stop_tokens", "learn", "logprobs", "stream", "trim_invariant"):
+            value = getattr(self, name)
+            _require_real("Sampling", name, value, isinstance(value, bool), "True or False")
         _require_int("Sampling", "max_tokens", self.max_tokens, 1)
         if self.seed is not None:
             _require_int("Sampling", "seed", self.seed, 0)
+        stops: object = self.stop_tokens
+        _require_real("Sampling", "stop_tokens", stops, isinstance(stops, tuple), "a tuple of token ids")
         for token in self.stop_tokens:
             _require_int("Sampling", "stop_tokens", token, 0)
         texts: object = self.stop_texts
@@ -196,4 +201,9 @@ class Sampling:
 
 
 def _is_real(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False

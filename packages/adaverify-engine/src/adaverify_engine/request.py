@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 import numpy as np
 
-from adaverify_contracts import EngineError
-from adaverify_engine.options import Sampling
+from adaverify_contracts import EngineError, LoadedModel
+from adaverify_engine.options import EngineOptions, Sampling
+from adaverify_engine.parts import require_kind
 from adaverify_engine.text import Detokenizer
 
 
@@ -141,6 +143,76 @@ def prompt_key(tokens: list[int]) -> int:
     digest = hashlib.blake2b(np.array(tokens, dtype=np.int64).tobytes(), digest_size=8).digest()
     # What a JSON reader keeps exact in a float64.
     return int.from_bytes(digest, "little") >> 11
+
+
+def make_request(
+    number: int, prompt: object, sampling: Sampling | None, options: EngineOptions, model: LoadedModel
+) -> Request:
+    """Return a request that waits.
+
+    Args:
+        number: its id.
+        prompt: token ids.
+        sampling: greedy defaults when None.
+        options: of the engine.
+        model: that will answer it.
+
+    Raises:
+        EngineError: the prompt is no sequence of ids, is empty, holds an id outside the vocabulary or is too
+            long, or ``sampling`` is no ``Sampling``.
+    """
+    sampling = Sampling() if sampling is None else sampling
+    require_kind("sampling", sampling, Sampling)
+    geometry, tokens = model.model.geometry, prompt_ids(prompt)
+    require_prompt(tokens, options.max_model_len - 1, geometry.vocabulary)
+    output = min(sampling.max_tokens, options.max_model_len - len(tokens))
+    own = set() if sampling.ignore_stop_tokens else set(geometry.stop_tokens)
+    return Request(
+        id=number,
+        tokens=tokens,
+        prompt_len=len(tokens),
+        max_output=output,
+        sampling=sampling,
+        stop_tokens=frozenset(own | set(sampling.stop_tokens)),
+        noise=None if sampling.greedy else noise_of(sampling, output, (options.seed, number)),
+        text=Detokenizer(model.tokenizer, sampling.stop_texts, stream=sampling.stream),
+        key=prompt_key(tokens),
+    )
+
+
+def noise_of(sampling: Sampling, output: int, default: tuple[int, int]) -> np.ndarray:
+    """Return float64 [output, 2]: both coins of every output position, fixed before the first step.
+
+    Args:
+        sampling: has the seed, or none.
+        output: positions.
+        default: seed where the request names none.
+    """
+    seed = default if sampling.seed is None else (sampling.seed,)
+    return np.random.default_rng(seed).random((output, 2))
+
+
+def prompt_ids(prompt: object) -> list[int]:
+    """Return a prompt's token ids as a list of int.
+
+    Args:
+        prompt: a sequence of integers, or a NumPy array or tensor of them with one dimension.
+
+    Raises:
+        EngineError: it is something else: text, floats, booleans, a dictionary.
+    """
+    if hasattr(prompt, "tolist") and getattr(prompt, "ndim", None) == 1:
+        prompt = prompt.tolist()
+    if isinstance(prompt, Sequence) and not isinstance(prompt, str | bytes):
+        ids = list(prompt)
+        if all(isinstance(one, int | np.integer) and not isinstance(one, bool) for one in ids):
+            return [int(one) for one in ids]
+    raise EngineError(
+        "the prompt is no sequence of token ids",
+        arrived=prompt if isinstance(prompt, str) else type(prompt).__name__,
+        allowed="integers in a list, a tuple or a one-dimensional array",
+        remedy="encode text with the model's tokenizer first",
+    )
 
 
 def require_prompt(tokens: list[int], limit: int, vocabulary: int) -> None:

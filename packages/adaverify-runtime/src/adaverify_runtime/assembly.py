@@ -183,7 +183,7 @@ def assemble(
         named,
         use_graphs=ground.wants_ragged_graphs(backends),
     )
-    level = _graph_mode(ground, backends, selection)
+    level = graph_mode(ground, backends, selection)
     require_memory(limits, ground.capability)
     with allocating("the static block table", table_bytes(limits)):
         inputs = StaticInputs(limits, ground.device)
@@ -269,7 +269,8 @@ def build_report(
     )
 
 
-def _graph_mode(ground: Ground, backends: BackendSelection, selection: Selection) -> GraphMode:
+def graph_mode(ground: Ground, backends: BackendSelection, selection: Selection) -> GraphMode:
+    """Return the graph level in force; raises ``GraphError`` where the one asked for is not to be had."""
     captured = selection.ragged or selection.uniform
     if ground.level is GraphSupport.UNIFORM_BATCH and selection.uniform is not None:
         captured = selection.uniform

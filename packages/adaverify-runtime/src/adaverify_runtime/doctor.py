@@ -8,7 +8,7 @@ import torch
 
 from adaverify_capability import assume as assume_capability
 from adaverify_contracts import AdaverifyError, Capability, KernelLevel, KernelReport, Limits
-from adaverify_runtime.assembly import Ground, build_report, prepare
+from adaverify_runtime.assembly import Ground, build_report, graph_mode, prepare
 from adaverify_runtime.backends import BackendSelection, select_backend
 from adaverify_runtime.loading import load_plugins
 from adaverify_runtime.plugins import D, PluginManager, Registered, pick
@@ -57,6 +57,7 @@ def doctor(
     problems: list[str] = []
     backends = _backends(ground, problems)
     selection = _strategies(ground, limits, backends, problems)
+    _graphs(ground, backends, selection, problems)
     chosen = ground.settings.planner
     _require(ground.plugins.signals(), "signal", chosen.signal, problems)
     _require(ground.plugins.policies(), "policy", chosen.policy, problems)
@@ -64,6 +65,14 @@ def doctor(
     if ground.capability.assumed:
         notes = (_assumed(ground.capability), *notes)
     return build_report(ground, selection, backends, notes=notes, problems=tuple(problems))
+
+
+def _graphs(ground: Ground, backends: BackendSelection, selection: Selection, problems: list[str]) -> None:
+    """Ask for the graph level that ``assemble`` would ask for."""
+    try:
+        graph_mode(ground, backends, selection)
+    except AdaverifyError as error:
+        problems.append(str(error))
 
 
 def _rows(

@@ -114,3 +114,15 @@ def test_absent_and_foreign_weights_are_refused(tmp_path, tiny_drafter):
     write_tensors(tmp_path / "head.safetensors", tensors, metadata)
     with pytest.raises(ModelFileError, match="do not fit"):
         load_block_drafter(torch.device("cpu"), torch.float32, tmp_path)
+
+
+def test_weights_that_are_not_finite_are_refused(tmp_path, tiny_drafter):
+    """A file of the right size may still be damaged: its drafts would be of no use, in silence."""
+    save_block_drafter(tiny_drafter, tmp_path)
+    path = tmp_path / "head.safetensors"
+    data = bytearray(path.read_bytes())
+    start = 8 + int.from_bytes(data[:8], "little")
+    data[start:] = b"\xff" * (len(data) - start)
+    path.write_bytes(data)
+    with pytest.raises(ModelFileError, match="damaged"):
+        load_block_drafter(torch.device("cpu"), torch.float32, tmp_path)

@@ -50,9 +50,17 @@ def assemble(config: DrafterConfig, packed: dict[str, torch.Tensor]) -> BlockDra
     """Return a float32 module on the CPU from tensors as ``save_block_drafter`` writes them.
 
     Raises:
-        ModelFileError: a tensor is missing, unknown or has another shape.
+        ModelFileError: a tensor is missing, unknown, has another shape, or holds values that are not finite.
     """
     tensors = restore(packed)
+    broken = [name for name, tensor in tensors.items() if not bool(torch.isfinite(tensor).all())]
+    if broken:
+        raise ModelFileError(
+            "the drafter's weights are damaged",
+            arrived=f"{len(broken)} tensors with values that are not finite, {broken[0]} first",
+            allowed="finite weights",
+            remedy="install the plugin again, or train the drafter again",
+        )
     try:
         model = BlockDrafterModel(config, tensors[_DRAFT_IDS].to(torch.int64))
         tensors[_DRAFT_IDS] = tensors[_DRAFT_IDS].to(torch.int64)
