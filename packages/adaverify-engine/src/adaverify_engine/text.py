@@ -17,8 +17,8 @@ class Detokenizer:
 
     Only the tokens since the last complete character are decoded again, with the ones before them as context
     (a tokeniser may join or strip spaces). Text that might be the beginning of a stop text is held back.
-    Without stop texts nothing is decoded before it is taken: one token at a time, decoding was most of the
-    host's work in a step of 64 requests (1.9 of 3.3 ms).
+    Without stop texts nothing is decoded before it is taken: 1.4 us a token in steps of three, where one at a
+    time costs 2.5 (a CPU core, SmolLM2's tokenizer).
 
     Args:
         tokenizer: turns ids into text.
