@@ -65,7 +65,7 @@ def run(
     tokens: Annotated[int, typer.Option(min=1, help="New tokens for each prompt, at most.")] = 64,
     draft_tokens: DraftTokens = None,
     temperature: Annotated[
-        float, typer.Option(callback=finite_temperature, help="A finite number >= 0; 0 is greedy.")
+        float, typer.Option(callback=finite_temperature, help="0 is greedy; otherwise 1e-6 .. 1e6.")
     ] = 0.0,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of sampled runs.")] = None,
     trim_invariant: Annotated[
