@@ -143,6 +143,29 @@ def test_replayed_steps_emit_what_eager_steps_emit(make_engine, tiny, mode, conc
     assert engine.idle and engine.free_pages == engine.options.pool_pages - 1
 
 
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_it_reads_the_right_features_after_steps_that_drafted_nothing(
+    make_engine, tiny, monkeypatch, concurrency
+):
+    """Drafting-free steps keep what it reads: every later row shows its own sequence, drafts are accepted."""
+    prompts, model, asked = tiny.prompts(7), tiny.Decoder(), []
+    engine = make_engine(
+        "adaptive", model=model, drafter=tiny.Block, replayed=True, max_requests=concurrency
+    )
+
+    def draft_next(requests, kv_tokens):
+        asked.append(len(asked) % 7 >= 4)
+        return asked[-1], "three steps in seven"
+
+    monkeypatch.setattr(engine.verifier.manager, "draft_next", draft_next)
+    block_of(engine).calls.clear()
+    done = run(engine, prompts, Sampling(max_tokens=25))
+    require_oracle(tiny, model, prompts, done, 25)
+    assert engine.verifier.counters["graph replayed: drafting-free"] > 10
+    assert engine.stats.accepted > 10
+    assert require_reads(model, block_of(engine), prompts, extended(tiny, model, prompts, done)) > 10
+
+
 def test_replayed_and_eager_steps_draft_the_same(make_engine, tiny):
     """One request, everything verified: features, tokens and positions of every step agree."""
     calls = []

@@ -88,6 +88,34 @@ def test_captured_steps_draft_what_eager_steps_draft(make, tiny, model):
     assert [one.steps for one in eager] == [one.steps for one in captured]
 
 
+def test_it_drafts_on_after_steps_that_drafted_nothing(make, tiny, model, monkeypatch):
+    """Drafting-free graphs keep the features that it reads: the same drafts are accepted as in eager steps."""
+    prompts, oracle = tiny.prompts(6), tiny.Decoder()
+    asked, accepted, texts = [], [], []
+
+    def draft_next(requests, kv_tokens):
+        asked.append(len(asked) % 7 >= 4)
+        return asked[-1], "three steps in seven"
+
+    for capture in (False, True):
+        # One request at a time, so that both ways ask in the same places.
+        engine = make("adaptive", model, capture=capture, max_requests=1)
+        monkeypatch.setattr(engine.verifier.manager, "draft_next", draft_next)
+        done = []
+        for prompt in prompts:
+            asked.clear()
+            done += run(engine, [prompt], Sampling(max_tokens=30))
+        for prompt, completion in zip(prompts, done, strict=True):
+            expected = tiny.greedy(oracle, prompt, 30)
+            same = [a == b for a, b in zip(completion.tokens, expected, strict=True)]
+            assert all(same) or completion.gaps[same.index(False)] < 1e-4
+        accepted.append(engine.stats.accepted)
+        texts.append([one.tokens for one in done])
+    assert engine.verifier.counters["graph replayed: drafting-free"] > 10
+    assert texts[0] == texts[1]
+    assert accepted[1] > 0.8 * accepted[0] > 0
+
+
 def test_a_block_may_look_with_more_queries_than_a_step_has(make, tiny, model):
     """K = 2 of a block of 7: the attention of the drafter has scratch of its own."""
 

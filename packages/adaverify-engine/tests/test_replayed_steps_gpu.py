@@ -10,6 +10,7 @@ import torch
 from adaverify_contracts import LoadedModel
 from adaverify_engine import Engine, Sampling
 from adaverify_engine.drafters import LookupDrafter
+from adaverify_engine.profiling import profile_engine
 from adaverify_runtime import PluginSettings, assemble, load_plugins
 
 pytestmark = [
@@ -131,3 +132,62 @@ def test_out_of_memory_at_one_size_leaves_the_others_and_right_tokens(make, tiny
     prompts = tiny.prompts(8)
     done = run(engine, prompts, Sampling(max_tokens=30))
     require_oracle(tiny, model, prompts, done, 30)
+
+
+@pytest.mark.parametrize("concurrency", [1, 4, 16])
+def test_graphs_that_draft_and_graphs_that_do_not_take_turns(make, tiny, model, monkeypatch, concurrency):
+    """Any order of both, one step ahead: the oracle's tokens, host totals right, both kinds replayed."""
+    prompts = tiny.prompts(20)
+    engine, report = make("adaptive", model, max_requests=concurrency)
+    assert report.captured and not report.failed
+    bare = engine.verifier.bare_tiers
+    assert bare[-1] == concurrency
+    asked, random = [], torch.Generator().manual_seed(concurrency)
+
+    def draft_next(requests, kv_tokens):
+        asked.append(bool(torch.rand(1, generator=random) < 0.5))
+        return asked[-1], "as the test says"
+
+    monkeypatch.setattr(engine.verifier.manager, "draft_next", draft_next)
+    require_oracle(tiny, model, prompts, run(engine, prompts, Sampling(max_tokens=30)), 30)
+    counters = engine.verifier.counters
+    assert counters["graph replayed: drafting-free"] == asked.count(False) > 10
+    assert counters["graph replayed"] == len(asked)
+    assert not {"verified-not-planned", "drafted-not-scheduled"} & set(counters)
+    assert engine.stats.accepted > 10
+
+
+def test_drafting_free_steps_wait_for_nothing_but_results(make, tiny, model, monkeypatch):
+    """Every synchronising call of torch is an error meanwhile, at each change of kind too."""
+    engine, _ = make("adaptive", model, max_requests=4, max_model_len=256)
+    asked = []
+
+    def draft_next(requests, kv_tokens):
+        asked.append(len(asked) % 5 == 0)
+        return asked[-1], "one step in five"
+
+    monkeypatch.setattr(engine.verifier.manager, "draft_next", draft_next)
+    for prompt in tiny.prompts(4):
+        engine.add(prompt, Sampling(max_tokens=200))
+    while engine.verifier.counters.get("graph replayed: drafting-free", 0) < 5:
+        engine.step()
+    before = engine.verifier.counters["graph replayed: drafting-free"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(40):
+            engine.step()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert engine.verifier.counters["graph replayed: drafting-free"] - before >= 30
+    engine.run()
+
+
+def test_both_kinds_are_timed_as_replays(make, tiny, model):
+    """Profiling has a time of every drafting-free size, and the engine serves afterwards."""
+    engine, _ = make("adaptive", model, max_requests=16)
+    table = profile_engine(engine)
+    assert {tokens for tokens, *_ in table.bare} == set(engine.verifier.bare_tiers)
+    assert {tokens for tokens, *_ in table.points} <= set(engine.verifier.tiers)
+    require_oracle(tiny, model, [[1, 2, 3]], run(engine, [[1, 2, 3]], Sampling(max_tokens=10)), 10)

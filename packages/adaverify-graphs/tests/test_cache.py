@@ -73,6 +73,21 @@ def test_a_batch_that_verifies_nothing_stays_on_a_graph(limits, requests):
     assert cache.replay(cache.match(batch)) == 4
 
 
+def test_a_batch_of_one_kind_is_not_served_by_the_other(limits):
+    """Graphs of one token a request draft nothing: neither family serves the other's batches."""
+    width = limits.table_width
+    bare, drafting = GraphKey(4, 4, 1, width), GraphKey(4, 4, 4, width)
+    cache = GraphCache(EagerBackend(), limits)
+    cache.capture_all([bare, drafting], _step)
+    assert cache.match(GraphKey(3, 3, 1, width), same_query_len=True) == bare
+    assert cache.match(GraphKey(3, 3, 4, width), same_query_len=True) == drafting
+    assert cache.match(GraphKey(3, 3, 4, width)) == drafting
+    cache = GraphCache(EagerBackend(), limits)
+    cache.capture_all([drafting], _step)
+    assert cache.match(GraphKey(3, 3, 1, width), same_query_len=True) is None
+    assert cache.counters["missed: nothing captured"] == 1
+
+
 def test_a_prefill_chunk_never_matches_and_is_counted(limits):
     cache, keys = _cache(limits)
     cache.capture_all(keys, _step)

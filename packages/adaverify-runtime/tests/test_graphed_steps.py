@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from adaverify_contracts import GraphError, hookimpl
+from adaverify_contracts import GraphError, GraphKey, hookimpl
 from adaverify_runtime import (
     GraphSettings,
     PlannerSettings,
@@ -120,6 +120,46 @@ def test_a_whole_step_is_launched_and_never_replayed(kit, verifier, real_plugins
     assert launched.assignment.admitted.tolist()[:1] == [plan.budget]
     with pytest.raises(GraphError, match="captured the other way"):
         checker.replay(plan, *kit.tensors([3], [4]), kit.table())
+
+
+def test_a_plan_without_drafts_runs_in_a_drafting_free_graph(kit, verifier, real_plugins, film):
+    """Two families in one ladder's limits; neither serves the other's plans, and both are counted."""
+    checker = verifier(plugins=real_plugins(film()), cost_table=kit.cost, settings=kit.settings)
+    inputs, width = checker.inputs, kit.limits.table_width
+
+    def prologue(key):
+        padding = inputs.row_slot[: key.requests] < 0
+        inputs.scheduled[: key.requests] = torch.where(padding, -1, key.max_query_len - 1)
+        inputs.kv_lens[: key.requests] = torch.where(padding, 0, 4)
+
+    report = checker.capture(lambda staged, key: key, prologue=prologue, bare=True)
+    assert report.complete
+    assert checker.tiers == (4, 8, 12, 16)
+    assert checker.bare_tiers == (4,)
+    for step, drafts in enumerate((3, 0, 3, 0, 0)):
+        state = kit.state(step, [drafts] * 2)
+        plan = checker.plan(state)
+        launched = checker.launch(plan, state)
+        assert launched.key.max_query_len == drafts + 1
+        assert launched.result == launched.key
+        assert int(launched.assignment.admitted[:2].sum()) == plan.budget
+        assert launched.assignment.query_start_loc[2] == 2 + plan.budget
+        if not drafts:
+            assert launched.key == GraphKey(4, 4, 1, width)
+            assert plan.tier == 4
+    assert checker.counters["graph replayed"] == 5
+    assert checker.counters["graph replayed: drafting-free"] == 3
+
+
+def test_steps_in_pieces_have_no_drafting_free_graphs(kit, verifier, real_plugins, film):
+    """Without a prologue the engine drafts before the replay, or does not: one family serves both."""
+    checker = verifier(plugins=real_plugins(film()), cost_table=kit.cost, settings=kit.settings)
+    assert checker.capture(lambda staged, key: key, bare=True).complete
+    assert checker.bare_tiers == ()
+    state = kit.state(1, [0, 0])
+    plan = checker.plan(state)
+    replayed = checker.replay(plan, *kit.tensors([0, 0], [4, 4]), kit.table())
+    assert replayed.key.max_query_len == 4
 
 
 def test_a_size_that_fails_is_named_and_the_plan_uses_the_rest(kit, verifier, real_plugins, film):

@@ -204,7 +204,7 @@ def test_drafting_stops_when_it_loses_and_comes_back_through_probes():
             charge = arm.take_probe()
             if charge is None:
                 break
-            arm.learn(charge, 20.0, 10.0)
+            arm.learn(charge, 20.0, 10.0, -1.0)
     assert steps < 30
     assert arm.decide(0.020, 0.100) == (True, "drafting pays for itself, or was not measured yet")
 

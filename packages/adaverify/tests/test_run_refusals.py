@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from adaverify import session
+from adaverify import devices, session
 from adaverify_contracts import (
     DrafterDescriptor,
     LoadedModel,
@@ -63,7 +63,7 @@ class TestBeforeTheModelIsLoaded:
     )
     def test_typed_errors_name_what_arrived_and_what_is_allowed(self, invoke, monkeypatch, arguments, words):
         """Code 3, an empty standard output, the reason and the remedy on standard error, `--json` or not."""
-        monkeypatch.setattr(session.torch.cuda, "device_count", lambda: 0)
+        monkeypatch.setattr(devices.torch.cuda, "device_count", lambda: 0)
         refused(invoke("run", *arguments), *words, "to do:")
         refused(invoke("run", *arguments, "--json"), *words)
 

@@ -219,7 +219,8 @@ class DeviceDrafter(Drafter, Protocol):
     def draft(self, row_slot: torch.Tensor) -> None:
         """Write drafts, scores and scheduled of the slots in int32 [R], -1 for padding; launches only.
 
-        Every live request gets K drafts, whatever room it has: the host must know the total.
+        Every live request gets K drafts, whatever room it has: the host must know the total. Steps that draft
+        nothing may lie between two calls; they append to ``state`` like any other.
         """
         ...
 

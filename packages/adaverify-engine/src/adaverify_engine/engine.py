@@ -174,21 +174,28 @@ class Engine:
         return done
 
     @torch.inference_mode()
-    def capture(self, progress: CaptureProgress | None = None) -> CaptureReport | None:
+    def capture(
+        self, progress: CaptureProgress | None = None, *, bare: bool | None = None
+    ) -> CaptureReport | None:
         """Capture whole decode steps: from now on one is a single replay; None when nothing captures.
 
         The verifier must capture and the drafter propose on the device (``DeviceDrafter``). Prompts, requests
         that want log-probabilities or have penalties, and sizes without a graph still run eagerly, counted by
         reason.
 
+        In mode ``adaptive`` a few steps that draft nothing are captured too: they run while drafting loses
+        against plain decoding (``draft_next``).
+
         Args:
             progress: called as ``progress(done, total, key)`` before each size.
+            bare: whether drafting-free steps are captured; as the mode needs when None. To profile them.
         """
         drafter = self._drafts.drafter
         if not self._verifier.captures or not isinstance(drafter, DeviceDrafter):
             return None
         pipeline = DecodePipeline(self._executor, self._verifier, drafter, self._options)
-        report = pipeline.capture(progress)
+        adaptive = self._verifier.manager.mode == "adaptive"
+        report = pipeline.capture(progress, bare=adaptive if bare is None else bare)
         if report is not None and report.captured:
             self._ahead = Ahead(
                 pipeline, self._scheduler, self._drafts, self._verifier, self._retire, self._whole
@@ -262,9 +269,12 @@ class Engine:
         return self._drafts.propose([request.slot for request in work.decode], room)
 
     def _drafts_now(self, work: Work) -> bool:
-        """Return whether this step drafts; asked once a step, and never in mode ``none``."""
+        """Return whether this eager step drafts; asked once a step, and never in mode ``none``."""
         if not work.decode or self._options.draft_tokens == 0:
             return False
+        if self._verifier.bare_tiers:
+            # Prices of replays say nothing of a step that is none.
+            return True
         return self._verifier.manager.draft_next(len(work.decode), work.kv_tokens)[0]
 
     def _state(self, work: Work, batch: DraftBatch) -> StepState:

@@ -119,7 +119,9 @@ class Executor:
         """Token ids of the model."""
         return self._model.geometry.vocabulary
 
-    def decode(self, staged: Staged, kv_lens: torch.Tensor, block_table: torch.Tensor) -> Passed:
+    def decode(
+        self, staged: Staged, kv_lens: torch.Tensor, block_table: torch.Tensor, *, queries: int
+    ) -> Passed:
         """Run the model once over a step's decode tokens; return logits and features of all padded tokens.
 
         Reads device tensors only, on an accelerator, and may be captured there.
@@ -128,14 +130,14 @@ class Executor:
             staged: assignment and rows.
             kv_lens: int32 [max_requests], KV length of each row before the step.
             block_table: int32 [max_requests, W], by row.
+            queries: upper bound of any query length.
         """
         inputs = self.buffers.decode_tokens(staged.assignment, kv_lens, block_table)
-        limits = self._options.limits
         decode = self.attention.plan(
             staged.rows,
             staged.assignment.query_start_loc,
-            queries=limits.max_query_len,
-            max_kv_len=limits.max_kv_len,
+            queries=queries,
+            max_kv_len=self._options.limits.max_kv_len,
         )
         attend = StepAttention(self.cache, inputs.slots, decode, len(inputs.ids), ())
         hidden, features = self._pass(inputs, attend)

@@ -82,6 +82,8 @@ class DecodePipeline:
             executor, verifier, drafter, self._slots, self._ring.device_results, drafting=self._drafting
         )
         self._device, self._drafter = device, drafter
+        # The most requests that a drafting-free graph holds; none until one was captured.
+        self._bare_most = 0
         self._under_way: deque[Ticket] = deque()
         self._owners: dict[int, Request] = {}
         self._last_read = 0.0
@@ -91,15 +93,28 @@ class DecodePipeline:
         """Steps launched and not read."""
         return len(self._under_way)
 
-    def capture(self, progress: Callable[[int, int, GraphKey], None] | None = None) -> CaptureReport | None:
-        """Capture the sizes that this mode runs; None when the backend does not capture."""
+    def capture(
+        self, progress: Callable[[int, int, GraphKey], None] | None = None, *, bare: bool = False
+    ) -> CaptureReport | None:
+        """Capture the sizes that this mode runs; None when the backend does not capture.
+
+        Args:
+            progress: called as ``progress(done, total, key)`` before each size.
+            bare: also capture drafting-free steps, where there is any drafting.
+        """
         limits = self._options.limits
         expected = None
         if not self._drafting:
             expected = {count: 1.0 / count for count in range(1, limits.max_requests + 1)}
-        return self._verifier.capture(
-            self._step.run, expected, progress=progress, prologue=self._step.prologue
+        report = self._verifier.capture(
+            self._step.run,
+            expected,
+            progress=progress,
+            prologue=self._step.prologue,
+            bare=bare and self._drafting,
         )
+        self._bare_most = max(self._verifier.bare_tiers, default=0)
+        return report
 
     def continuing(self, requests: Sequence[Request]) -> tuple[Request, ...]:
         """Return the requests that the steps under way cannot already have brought to their last token."""
@@ -206,7 +221,8 @@ class DecodePipeline:
     def _state(self, step: int, requests: tuple[Request, ...], generations: np.ndarray) -> StepState:
         slots = np.array([request.slot for request in requests], dtype=np.int64)
         sensitive = np.array([request.sampling.trim_sensitive for request in requests], dtype=bool)
-        width = self._options.draft_tokens if self._drafting else 0
+        kv_tokens = sum(request.computed + 1 for request in requests)
+        width = self._options.draft_tokens if self._drafts_now(len(requests), kv_tokens) else 0
         return StepState(
             step=step,
             slots=slots,
@@ -214,7 +230,17 @@ class DecodePipeline:
             scheduled=np.full(len(requests), width, dtype=np.int64),
             emitting=len(requests),
             other_tokens=0,
-            kv_tokens=sum(request.computed + 1 for request in requests),
+            kv_tokens=kv_tokens,
             sampled=bool(sensitive.any()),
             sampled_requests=sensitive,
         )
+
+    def _drafts_now(self, requests: int, kv_tokens: int) -> bool:
+        """Return whether a step drafts; asked once a step, and only where another graph would not.
+
+        Decided from prices and past steps alone, so it does not wait for the step under way. A step is planned
+        for the drafts that its own graph makes, whichever kind the one before it was.
+        """
+        if not 0 < requests <= self._bare_most:
+            return self._drafting
+        return self._verifier.manager.draft_next(requests, kv_tokens)[0]

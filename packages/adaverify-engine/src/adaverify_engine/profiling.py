@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from adaverify_contracts import Capability, DraftBatch, EngineError, ModelGeometry, Plan, PlanState, StepState
+from adaverify_contracts import Capability, DraftBatch, EngineError, ModelGeometry, Plan, StepState
 from adaverify_engine.drafters.reading import ReadingDrafter
 from adaverify_engine.engine import Engine
+from adaverify_engine.forced import forced_plan
 from adaverify_engine.options import EngineOptions, Sampling
 from adaverify_engine.pipeline import DecodePipeline
 from adaverify_engine.request import Request
@@ -45,6 +46,7 @@ def fingerprint(
     capability: Capability,
     ladder: tuple[int, ...] = (),
     drafter: str = "",
+    bare: tuple[int, ...] = (),
 ) -> Fingerprint:
     """Return the setup that a cost table of such an engine belongs to.
 
@@ -54,7 +56,9 @@ def fingerprint(
         capability: of the device.
         ladder: token counts that are captured; none in eager mode.
         drafter: its name; its time is in the table.
+        bare: request counts of captured steps that draft nothing; none where there are none.
     """
+    more = {"bare": bare} if bare else {}
     return Fingerprint.of(
         device=capability.device_name,
         torch=torch.__version__,
@@ -66,6 +70,7 @@ def fingerprint(
         threads=torch.get_num_threads(),
         page_size=options.page_size,
         drafter=drafter,
+        **more,
     )
 
 
@@ -74,6 +79,7 @@ def grid_for(
     contexts: tuple[int, ...] | None = None,
     repeats: int = 5,
     ladder: tuple[int, ...] = (),
+    bare: tuple[int, ...] = (),
 ) -> ProfileGrid:
     """Return the shapes worth measuring: ``TOKENS`` up to the largest step, powers of two of requests.
 
@@ -84,6 +90,7 @@ def grid_for(
         contexts: KV lengths a request; None takes a quarter and all of what ``max_model_len`` leaves.
         repeats: recorded rounds.
         ladder: token counts that are captured; none in eager mode.
+        bare: request counts of captured steps that draft nothing; none where there are none.
     """
     limits = options.limits
     longest = _longest_context(options)
@@ -98,6 +105,7 @@ def grid_for(
         draft_tokens=limits.draft_tokens,
         padded=bool(ladder),
         repeats=repeats,
+        bare=bare,
     )
 
 
@@ -122,13 +130,16 @@ def profile_engine(
         EngineError: the engine is busy, a context is too long, or the pool does not hold the largest shape.
     """
     _require_idle(engine)
-    runner = _Runner(engine)
+    runner, verifier = _Runner(engine), engine.verifier
+    if grid is None:
+        grid = grid_for(engine.options, ladder=verifier.tiers, bare=verifier.bare_tiers)
     table = profile_cost(
         runner.step,
-        grid_for(engine.options, ladder=engine.verifier.tiers) if grid is None else grid,
+        grid,
         _setup(engine),
         # A captured step drafts inside its graph, so its time holds the drafting.
         measure_draft=runner.draft if engine.pipeline is None and runner.drafts() else None,
+        measure_bare=runner.bare if verifier.bare_tiers else None,
         progress=progress,
     )
     runner.close()
@@ -196,7 +207,8 @@ def _setup(engine: Engine) -> Fingerprint:
     verifier = engine.verifier
     drafter = next((one.name for one in verifier.report.drafters if one.chosen), "")
     geometry = engine.model.model.geometry
-    return fingerprint(geometry, engine.options, verifier.capability, verifier.tiers, drafter)
+    tiers, bare = verifier.tiers, verifier.bare_tiers
+    return fingerprint(geometry, engine.options, verifier.capability, tiers, drafter, bare)
 
 
 def _require_idle(engine: Engine) -> None:
@@ -225,7 +237,9 @@ class _Runner:
         """Return seconds of one decode step."""
         work, table = self._batch(requests, context)
         if self._engine.pipeline is not None:
-            return self._replays(self._engine.pipeline, tokens - requests, requests, context, table)
+            width = self._engine.options.draft_tokens
+            budget = tokens - requests
+            return self._replays(self._engine.pipeline, budget, requests, context, table, width=width)
         drafts = self._drafts(requests, tokens - requests)
         begin = perf_counter()
         plan, staged = self._stage(work, drafts, table)
@@ -236,11 +250,25 @@ class _Runner:
         verdict.accepted.tolist()
         return perf_counter() - begin
 
+    @torch.inference_mode()
+    def bare(self, tokens: int, requests: int, context: int) -> float:
+        """Return seconds of one captured step that drafts nothing; ``tokens`` are one a request."""
+        assert self._engine.pipeline is not None  # noqa: S101 - asked only where such steps were captured
+        _, table = self._batch(requests, context)
+        return self._replays(self._engine.pipeline, tokens - requests, requests, context, table, width=0)
+
     def _replays(
-        self, pipeline: DecodePipeline, budget: int, requests: int, context: int, table: np.ndarray
+        self,
+        pipeline: DecodePipeline,
+        budget: int,
+        requests: int,
+        context: int,
+        table: np.ndarray,
+        *,
+        width: int,
     ) -> float:
-        width = self._engine.options.draft_tokens
-        manager, steps = self._engine.verifier.manager, []
+        verifier, steps = self._engine.verifier, []
+        manager, tiers = verifier.manager, verifier.tiers if width else verifier.bare_tiers
         for _ in range(REPLAYS):
             self._step += 1
             state = StepState(
@@ -250,7 +278,7 @@ class _Runner:
                 scheduled=np.full(requests, width, dtype=np.int64),
                 emitting=requests,
             )
-            plan = _forced_plan(state, budget, self._engine.verifier.tiers)
+            plan = forced_plan(state, budget, tiers)
             steps.append((state, manager.apply(state, manager.export(plan))))
         return pipeline.time(steps, context, table)
 
@@ -347,35 +375,10 @@ class _Runner:
         )
         buffers.load(work.decode, drafts, table)
         manager = verifier.manager
-        plan = manager.apply(state, manager.export(_forced_plan(state, state.max_budget)))
+        plan = manager.apply(state, manager.export(forced_plan(state, state.max_budget)))
         return plan, verifier.stage(
             plan, buffers.scheduled[:rows], buffers.kv_lens[:rows], buffers.block_table[:rows]
         )
-
-
-def _forced_plan(state: StepState, budget: int, tiers: tuple[int, ...] = ()) -> Plan:
-    """Return the plan that verifies ``budget`` drafts of ``state``."""
-    lengths = set(state.scheduled.tolist())
-    full = budget == state.max_budget
-    tokens = state.certain_tokens + budget
-    return Plan(
-        step=state.step,
-        state=PlanState.FULL,
-        reason="profiling",
-        budget=budget,
-        scheduled=state.max_budget,
-        requests=state.requests,
-        certain_tokens=state.certain_tokens,
-        tokens=tokens,
-        tier=min((tier for tier in tiers if tier >= tokens), default=tokens),
-        uniform_query_len=lengths.pop() + 1 if full and len(lengths) == 1 else None,
-        predicted_seconds=None,
-        predicted_tokens=float(state.emitting),
-        full_seconds=None,
-        full_tokens=float(state.emitting),
-        lag=None,
-        digest=0,
-    )
 
 
 def _home_pages(options: EngineOptions, slot: int) -> np.ndarray:

@@ -29,7 +29,9 @@ class WholeStep:
         drafter: proposes on the device.
         slots: limits, pages and noise by slot.
         results: where the verdict goes.
-        drafting: False schedules no drafts at all (mode ``none``).
+        drafting: False schedules no drafts at all (mode ``none``); else the drafting-free sizes
+            (those of one token a request) schedule none. They keep what a drafter needs to propose again later: history,
+            lengths and, for one that reads the target, features.
     """
 
     def __init__(
@@ -43,6 +45,8 @@ class WholeStep:
         drafting: bool,
     ) -> None:
         self._executor, self._drafter, self._drafting = executor, drafter, drafting
+        # What a step without drafts has scheduled for each slot: drafts of an earlier step are not on trial.
+        self._nothing = torch.zeros_like(drafter.state.scheduled)
         self._slots, self._results = slots, results
         limits, inputs, buffers = verifier.limits, verifier.inputs, executor.buffers
         device = verifier.device
@@ -64,14 +68,15 @@ class WholeStep:
     def prologue(self, key: GraphKey) -> None:
         """Draft for the slots of this step and gather what belongs to them, in row order."""
         row_slot = self._row_slot[: key.requests]
-        if self._drafting:
+        drafting = self._drafts(key)
+        if drafting:
             self._drafter.draft(row_slot)
         gather_rows(
             row_slot,
             self._drafter.state,
             self._slots.block_table,
             self._rows,
-            drafting=self._drafting,
+            drafting=drafting,
             backend=self._backend,
         )
 
@@ -80,7 +85,7 @@ class WholeStep:
         count, rows, slots, results = key.requests, self._rows, self._slots, self._results
         state, assignment = self._drafter.state, staged.assignment
         row_slot = self._row_slot[:count]
-        passed = self._executor.decode(staged, rows.kv_lens, rows.block_table)
+        passed = self._executor.decode(staged, rows.kv_lens, rows.block_table, queries=key.max_query_len)
         token, gap = self._token[: key.tokens], self._gap[: key.tokens]
         self._pick(
             passed.logits,
@@ -102,7 +107,7 @@ class WholeStep:
             assignment.query_start_loc,
             row_slot,
             state.drafts,
-            state.scheduled,
+            state.scheduled if self._drafts(key) else self._nothing,
             slots.limit,
             state.history,
             state.length,
@@ -120,3 +125,7 @@ class WholeStep:
             )
         results.admitted[:count].copy_(assignment.admitted)
         results.scores[:count].copy_(rows.scores[:count])
+
+    def _drafts(self, key: GraphKey) -> bool:
+        # A longest query of 1 is the mark of the drafting-free sizes.
+        return self._drafting and key.max_query_len > 1

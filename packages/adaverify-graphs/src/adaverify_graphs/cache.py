@@ -150,12 +150,16 @@ class GraphCache:
         """Return the captured keys whose buffers have moved or been resized since."""
         return tuple(key for key in self._order if self._moved(self._entries[key]))
 
-    def match(self, batch: GraphKey | None, *, uniform: bool = False) -> GraphKey | None:
+    def match(
+        self, batch: GraphKey | None, *, uniform: bool = False, same_query_len: bool = False
+    ) -> GraphKey | None:
         """Return the smallest captured key that serves a batch, or None and count why.
 
         Args:
             batch: the key of the batch (``batch_key``); None stands for a batch with a prefill chunk.
             uniform: True when host and device agree that all its requests have length ``max_query_len``.
+            same_query_len: True when graphs of another ``max_query_len`` do other work than this batch's,
+                such as drafting, and must not serve it.
 
         A larger graph is used when a smaller one failed or is stale. Host only, reads no device value.
         """
@@ -174,12 +178,17 @@ class GraphCache:
         for key in self._order[start:]:
             if not key.dominates(batch) or (only_uniform and not _same_lengths(key, batch)):
                 continue
+            if same_query_len and key.max_query_len != batch.max_query_len:
+                continue
             if self._moved(self._entries[key]):
                 stale = True
                 continue
             self._counters["matched"] += 1
             return key
-        self._miss("stale buffers" if stale else miss_reason(batch, self._order, self._failed))
+        kinds: tuple[Iterable[GraphKey], ...] = (self._order, self._failed)
+        if same_query_len:
+            kinds = tuple([key for key in kind if key.max_query_len == batch.max_query_len] for kind in kinds)
+        self._miss("stale buffers" if stale else miss_reason(batch, *map(list, kinds)))
         return None
 
     def replay(self, key: GraphKey) -> Any:

@@ -24,7 +24,7 @@ from adaverify_contracts import (
     Seen,
     SettingsError,
 )
-from adaverify_graphs import GraphMode, resolve_mode
+from adaverify_graphs import GraphMode, is_bare, resolve_mode
 from adaverify_runtime.allocation import allocating, require_memory, table_bytes
 from adaverify_runtime.argument_checks import require_arguments, require_ground
 from adaverify_runtime.backends import BackendSelection, select_backend
@@ -317,7 +317,8 @@ def _graphs(
 def _assign_live(manager: VerificationManager) -> AssignLive:
     def assign(inputs: StaticInputs, key: GraphKey) -> Assignment:
         rows = key.requests
-        manager.capture_live(inputs.scores[:rows], inputs.slots[:rows], inputs.entry)
+        if not is_bare(key, manager.limits):
+            manager.capture_live(inputs.scores[:rows], inputs.slots[:rows], inputs.entry)
         return manager.assign_captured(
             rows, key.tokens, inputs.scheduled[:rows], inputs.kv_lens[:rows], inputs.budget
         )

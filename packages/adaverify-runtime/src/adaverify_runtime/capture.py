@@ -19,11 +19,13 @@ from adaverify_contracts import (
 from adaverify_graphs import (
     BufferSet,
     CaptureReport,
+    Families,
     GraphCache,
-    Ladder,
     Progress,
     capture_query_lens,
+    choose_families,
     choose_ladder,
+    is_bare,
 )
 from adaverify_runtime.row_choice import Choice, RowChoice
 from adaverify_runtime.staging import Staged, StaticInputs
@@ -48,6 +50,9 @@ class GraphedSteps:
     With a prologue the step is captured *whole*: the prologue, the confidences, the relay's copy and the
     assignment come first in the same graph, and the host writes budget, ring entry and slots. Without one
     the assignment is launched before the replay.
+
+    Whole steps may come in two families: those that draft, and drafting-free ones (``is_bare``), in which
+    every request runs one token. A plan without scheduled drafts is served by the latter alone.
 
     Args:
         backend: captures and replays.
@@ -87,6 +92,8 @@ class GraphedSteps:
         self._assignment = assignment
         self._assign_live = assign_live
         self._whole = False
+        self._two_families = False
+        self._bare_replays = 0
         self._max_graphs = max_graphs
         self._bytes_limit = bytes_limit
         tensors = {f"input.{name}": tensor for name, tensor in inputs.buffers.items()}
@@ -120,25 +127,50 @@ class GraphedSteps:
 
     @property
     def tiers(self) -> tuple[int, ...]:
-        """Token counts that are really captured, rising."""
-        return tuple(sorted({key.tokens for key in self.cache.keys}))
+        """Token counts that are really captured for steps that draft, rising."""
+        return tuple(sorted({key.tokens for key in self.cache.keys if not is_bare(key, self._limits)}))
 
-    def ladder(self, expected: Mapping[int, float] | None, bytes_of: Callable[[int], int] | None) -> Ladder:
-        """Return the sizes to capture; without ``bytes_of`` a byte limit is checked capture by capture."""
+    @property
+    def bare_tiers(self) -> tuple[int, ...]:
+        """Request counts that are really captured for drafting-free steps, rising."""
+        return tuple(key.tokens for key in self.cache.keys if is_bare(key, self._limits))
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """The cache's counters, and of its replays those that drafted nothing."""
+        free = {"replayed: drafting-free": self._bare_replays} if self._bare_replays else {}
+        return {**self.cache.counters, **free}
+
+    def families(
+        self,
+        expected: Mapping[int, float] | None,
+        bytes_of: Callable[[int], int] | None,
+        *,
+        bare: bool = False,
+    ) -> Families:
+        """Return the sizes to capture; without ``bytes_of`` a byte limit is checked capture by capture.
+
+        Args:
+            expected: how often each number of query tokens occurs.
+            bytes_of: estimated bytes of one size.
+            bare: also choose drafting-free sizes.
+        """
         limit = self._bytes_limit if bytes_of is not None else None
-        return choose_ladder(self._limits, expected, self._max_graphs, limit, bytes_of)
+        if bare and self.cache.mode is not GraphSupport.UNIFORM_BATCH:
+            return choose_families(self._limits, expected, self._max_graphs, limit, bytes_of)
+        return Families(choose_ladder(self._limits, expected, self._max_graphs, limit, bytes_of))
 
     def capture(
         self,
         step: Step,
-        ladder: Ladder,
+        families: Families,
         progress: Progress | None = None,
         *,
         prologue: Prologue | None = None,
     ) -> CaptureReport:
-        """Capture every size of the ladder, largest first; a size that fails is named and the rest stay."""
+        """Capture every size, largest first; a size that fails is named and the rest stay."""
         self._whole = prologue is not None
-        keys = ladder.keys(self._limits)
+        keys = families.keys(self._limits)
         if self.cache.mode is GraphSupport.UNIFORM_BATCH:
             # One graph a full batch: as many requests as the tokens are at K + 1 each.
             longest = self._limits.max_query_len
@@ -147,16 +179,28 @@ class GraphedSteps:
                 for key in keys
                 if key.tokens % longest == 0
             )
-        return self.cache.capture_all(
+        report = self.cache.capture_all(
             keys, lambda key: self._make_run(step, key, prologue), progress=progress
         )
+        self._two_families = bool(self.bare_tiers)
+        return report
 
     def match(self, plan: Plan) -> GraphKey | None:
         """Return the smallest captured size that serves the plan, None when it runs eagerly; misses count."""
         longest = self._limits.max_query_len
-        batch = GraphKey(plan.requests + plan.budget, plan.requests, longest, self._limits.table_width)
-        prefill = plan.certain_tokens != plan.requests
-        return self.cache.match(None if prefill else batch, uniform=plan.uniform_query_len == longest)
+        queries = 1 if self._two_families and not plan.scheduled else longest
+        batch = GraphKey(plan.requests + plan.budget, plan.requests, queries, self._limits.table_width)
+        return self.cache.match(
+            None if plan.certain_tokens != plan.requests else batch,
+            uniform=plan.uniform_query_len == longest,
+            same_query_len=self._two_families,
+        )
+
+    def replay(self, key: GraphKey) -> Any:
+        """Replay a captured step; drafting-free ones are counted apart too."""
+        result = self.cache.replay(key)
+        self._bare_replays += is_bare(key, self._limits)
+        return result
 
     def _make_run(self, step: Step, key: GraphKey, prologue: Prologue | None) -> Callable[[], Any]:
         assignment = self.views(key)

@@ -20,7 +20,7 @@ from adaverify_contracts import (
     StepRecord,
     StepState,
 )
-from adaverify_graphs import CaptureReport, Progress
+from adaverify_graphs import CaptureReport, Progress, is_bare
 from adaverify_runtime.capture import Prologue, Step
 from adaverify_runtime.decision import Decision, decide_strategy
 from adaverify_runtime.input_checks import require_padded_tokens, require_plan
@@ -84,8 +84,13 @@ class Verifier:
 
     @property
     def tiers(self) -> tuple[int, ...]:
-        """Token counts that are captured, rising; none in eager mode."""
+        """Token counts that are captured for steps that draft, rising; none in eager mode."""
         return () if self._parts.graphs is None else self._parts.graphs.tiers
+
+    @property
+    def bare_tiers(self) -> tuple[int, ...]:
+        """Request counts that are captured for drafting-free steps, rising; none where none were asked for."""
+        return () if self._parts.graphs is None else self._parts.graphs.bare_tiers
 
     @property
     def manager(self) -> VerificationManager:
@@ -95,7 +100,7 @@ class Verifier:
     @property
     def counters(self) -> Mapping[str, int]:
         """Every fallback, invalid event, disabled observer, graph miss, choice of rows, unproven kernel."""
-        graphs = self._parts.graphs.cache.counters if self._parts.graphs is not None else {}
+        graphs = self._parts.graphs.counters if self._parts.graphs is not None else {}
         rows = self._parts.rows.counters if self._parts.rows is not None else {}
         named = {f"graph {name}": n for name, n in graphs.items()}
         named |= {f"rows: {word}": n for word, n in rows.items()}
@@ -209,6 +214,7 @@ class Verifier:
         bytes_of: Callable[[int], int] | None = None,
         progress: Progress | None = None,
         prologue: Prologue | None = None,
+        bare: bool = False,
     ) -> CaptureReport | None:
         """Capture decode steps, largest first, and plan for the sizes that were really captured.
 
@@ -222,6 +228,9 @@ class Verifier:
             bytes_of: estimated bytes of one size, needed to respect a limit in bytes in advance.
             progress: called before each size.
             prologue: drafts, and writes ``inputs`` for the slots in ``inputs.row_slot``; launches only.
+            bare: also capture a few drafting-free whole steps (keys with a longest query of 1): their prologue
+                must schedule nothing. They publish no confidences, and plans without scheduled drafts run in
+                them. Needs a prologue.
 
         Returns:
             The report, or None when the graph backend does not capture; the start-up report says why.
@@ -230,8 +239,9 @@ class Verifier:
         graphs = self._parts.graphs
         if graphs is None:
             return None
-        report = graphs.capture(step, graphs.ladder(expected, bytes_of), progress, prologue=prologue)
-        self.manager.set_tiers(graphs.tiers)
+        sizes = graphs.families(expected, bytes_of, bare=bare and prologue is not None)
+        report = graphs.capture(step, sizes, progress, prologue=prologue)
+        self.manager.set_tiers(graphs.tiers, graphs.bare_tiers)
         return report
 
     def replay(
@@ -283,10 +293,15 @@ class Verifier:
         key = graphs.match(plan)
         if key is None:
             return None
-        entry = self.manager.begin_publish(state.step, state.slots, state.generations)
-        self._parts.inputs.command(plan.budget, entry, state.slots)
-        result = graphs.cache.replay(key)
-        self.manager.end_publish()
+        if is_bare(key, self.limits):
+            # Nothing was scored: the newest confidences stay those of the last drafts.
+            self._parts.inputs.command(plan.budget, 0, state.slots)
+            result = graphs.replay(key)
+        else:
+            entry = self.manager.begin_publish(state.step, state.slots, state.generations)
+            self._parts.inputs.command(plan.budget, entry, state.slots)
+            result = graphs.replay(key)
+            self.manager.end_publish()
         self._remember(plan.step, graphs.strategy_of(key))
         self._count_rows(graphs.word_of(key))
         return Replayed(key, graphs.views(key), result)

@@ -21,8 +21,20 @@ from adaverify_verification.monotone import isotonic
 
 FORMAT = "adaverify-cost-table"
 VERSION = 1
+# ``bare`` is there only where there are such prices: a file without it means what it always meant, and a
+# reader that does not know it refuses it by name.
 KEYS = frozenset(
-    ("format", "version", "fingerprint", "points", "draft", "rejected_seconds", "outliers", "disturbed")
+    (
+        "format",
+        "version",
+        "fingerprint",
+        "points",
+        "draft",
+        "bare",
+        "rejected_seconds",
+        "outliers",
+        "disturbed",
+    )
 )
 # A point that the monotone fit moves by more than this is named: medians of repeated runs agree to about 1 %.
 OUTLIER_SHARE = 0.02
@@ -66,6 +78,8 @@ class CostTable:
             measured it and for nothing else: measure it again on a quiet machine.
         draft: (requests, seconds) of drafting alone where the engine can skip it and the curves exclude it.
         rejected_seconds: seconds that undoing one rejected draft token costs, 0 where it costs nothing.
+        bare_curves: whole steps that draft nothing, where steps are captured and their curves include the
+            drafting; one a context, over tokens, each of them a request's only one.
     """
 
     fingerprint: Fingerprint
@@ -74,6 +88,7 @@ class CostTable:
     draft: tuple[tuple[int, float], ...] = ()
     rejected_seconds: float = 0.0
     disturbed: tuple[str, ...] = ()
+    bare_curves: tuple[CostCurve, ...] = ()
 
     @classmethod
     def from_points(
@@ -82,38 +97,35 @@ class CostTable:
         points: Iterable[Sequence[float]],
         *,
         draft: Iterable[Sequence[float]] = (),
+        bare: Iterable[Sequence[float]] = (),
         rejected_seconds: float = 0.0,
         noted: Iterable[str] = (),
         disturbed: Iterable[str] = (),
     ) -> CostTable:
         """Return a table of (tokens, requests, context, seconds) points; repeats count by their median.
 
-        ``noted`` are sentences about single slow rounds, kept among the outliers; ``disturbed`` are those
+        ``draft`` are (requests, seconds) pairs, ``bare`` points of steps that draft nothing: as many requests
+        as tokens. ``noted`` are sentences about single slow rounds, kept among the outliers; ``disturbed`` are those
         about points whose rounds never agreed.
 
         Raises:
             CostTableError: no points, or one that is not finite, not positive or off the axes; or what is no
                 fingerprint.
         """
-        _require_parts(fingerprint, points, draft)
-        samples: dict[tuple[int, int], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-        for raw in points:
-            tokens, requests, context, seconds = _point(raw)
-            samples[requests, context][tokens].append(seconds)
+        _require_parts(fingerprint, points=points, draft=draft, bare=bare)
+        samples = _samples(_point(raw) for raw in points)
         if not samples:
             raise CostTableError(
                 "a cost table holds no measurement", allowed="at least one point", remedy=REMEASURE
             )
-        curves, outliers = [], []
-        for (requests, context), by_tokens in sorted(samples.items()):
-            curve = _curve(requests, context, {count: median(values) for count, values in by_tokens.items()})
-            curves.append(curve)
-            outliers.extend(_outliers(curve))
+        curves = _curves(samples)
+        bare_curves = _curves(_samples(_bare_point(raw) for raw in bare))
+        outliers = [words for curve in (*curves, *bare_curves) for words in _outliers(curve)]
         _positive("rejected_seconds", rejected_seconds, zero=True)
         drafting = tuple(sorted(_draft_price(price) for price in draft))
         named = tuple(dict.fromkeys((*outliers, *(str(note) for note in noted))))
         unquiet = tuple(str(note) for note in disturbed)
-        return cls(fingerprint, tuple(curves), named, drafting, float(rejected_seconds), unquiet)
+        return cls(fingerprint, curves, named, drafting, float(rejected_seconds), unquiet, bare_curves)
 
     @property
     def points(self) -> tuple[Point, ...]:
@@ -121,6 +133,15 @@ class CostTable:
         return tuple(
             (tokens, curve.requests, curve.context, seconds)
             for curve in self.curves
+            for tokens, seconds in zip(curve.tokens, curve.measured, strict=True)
+        )
+
+    @property
+    def bare(self) -> tuple[Point, ...]:
+        """Measured points of steps that draft nothing, as measured; none where they have no price."""
+        return tuple(
+            (tokens, tokens, curve.context, seconds)
+            for curve in self.bare_curves
             for tokens, seconds in zip(curve.tokens, curve.measured, strict=True)
         )
 
@@ -133,16 +154,25 @@ class CostTable:
             CostTableError: the factor is no finite number > 0.
         """
         _positive("the factor of a cost table", factor)
-        curves = tuple(
-            replace(
-                curve,
-                measured=tuple(factor * seconds for seconds in curve.measured),
-                seconds=tuple(factor * seconds for seconds in curve.seconds),
+        curves, bare = (
+            tuple(
+                replace(
+                    curve,
+                    measured=tuple(factor * seconds for seconds in curve.measured),
+                    seconds=tuple(factor * seconds for seconds in curve.seconds),
+                )
+                for curve in family
             )
-            for curve in self.curves
+            for family in (self.curves, self.bare_curves)
         )
         draft = tuple((count, factor * seconds) for count, seconds in self.draft)
-        return replace(self, curves=curves, draft=draft, rejected_seconds=factor * self.rejected_seconds)
+        return replace(
+            self,
+            curves=curves,
+            draft=draft,
+            rejected_seconds=factor * self.rejected_seconds,
+            bare_curves=bare,
+        )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the table as JSON; readers see the old file or the new one, never half of it."""
@@ -154,6 +184,7 @@ class CostTable:
             "fingerprint": dict(self.fingerprint.pairs),
             "points": self.points,
             "draft": self.draft,
+            **({"bare": self.bare} if self.bare_curves else {}),
             "rejected_seconds": self.rejected_seconds,
             "outliers": self.outliers,
             "disturbed": self.disturbed,
@@ -194,6 +225,7 @@ class CostTable:
                 fingerprint,
                 document["points"],
                 draft=document.get("draft", ()),
+                bare=document.get("bare", ()),
                 rejected_seconds=document.get("rejected_seconds", 0.0),
                 noted=document.get("outliers", ()),
                 disturbed=document.get("disturbed", ()),
@@ -247,7 +279,7 @@ def _positive(name: str, value: object, *, zero: bool = False) -> float:
     return float(value)  # type: ignore[arg-type]
 
 
-def _require_parts(fingerprint: object, points: object, draft: object) -> None:
+def _require_parts(fingerprint: object, **lists: object) -> None:
     if not isinstance(fingerprint, Fingerprint):
         raise CostTableError(
             "a cost table belongs to no setup",
@@ -255,14 +287,14 @@ def _require_parts(fingerprint: object, points: object, draft: object) -> None:
             allowed="a Fingerprint",
             remedy="build it with Fingerprint.of(...), or Fingerprint.from_mapping({...})",
         )
-    for name, values in (("points", points), ("draft", draft)):
+    for name, values in lists.items():
         if isinstance(values, str | bytes) or not isinstance(values, Iterable):
             raise CostTableError(
                 f"the {name} of a cost table are no points",
                 arrived=values,
-                allowed="(tokens, requests, context, seconds) points"
-                if name == "points"
-                else "(requests, seconds) pairs",
+                allowed="(requests, seconds) pairs"
+                if name == "draft"
+                else "(tokens, requests, context, seconds) points",
                 remedy=f"pass {name} as a list of tuples",
             )
 
@@ -306,6 +338,33 @@ def _point(raw: Sequence[float]) -> Point:
     return tokens, requests, context, _positive(named, seconds)
 
 
+def _bare_point(raw: Sequence[float]) -> Point:
+    point = _point(raw)
+    if point[0] != point[1]:
+        raise CostTableError(
+            "a step that drafts nothing has other than one token a request",
+            arrived=point,
+            allowed="as many requests as tokens",
+            remedy=REMEASURE,
+        )
+    # One curve a context: requests are no axis of their own.
+    return (point[0], 0, *point[2:])
+
+
+def _samples(points: Iterable[Point]) -> dict[tuple[int, int], dict[int, list[float]]]:
+    samples: dict[tuple[int, int], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for tokens, requests, context, seconds in points:
+        samples[requests, context][tokens].append(seconds)
+    return samples
+
+
+def _curves(samples: dict[tuple[int, int], dict[int, list[float]]]) -> tuple[CostCurve, ...]:
+    return tuple(
+        _curve(requests, context, {count: median(values) for count, values in by_tokens.items()})
+        for (requests, context), by_tokens in sorted(samples.items())
+    )
+
+
 def _curve(requests: int, context: int, by_tokens: dict[int, float]) -> CostCurve:
     tokens = tuple(sorted(by_tokens))
     measured = tuple(by_tokens[count] for count in tokens)
@@ -314,7 +373,7 @@ def _curve(requests: int, context: int, by_tokens: dict[int, float]) -> CostCurv
 
 def _outliers(curve: CostCurve) -> list[str]:
     return [
-        f"{tokens} tokens, {curve.requests} requests, context {curve.context}: "
+        f"{tokens} tokens, {curve.requests or tokens} requests, context {curve.context}: "
         f"measured {measured:.6g} s, used {used:.6g} s"
         for tokens, measured, used in zip(curve.tokens, curve.measured, curve.seconds, strict=True)
         if abs(used - measured) > OUTLIER_SHARE * measured

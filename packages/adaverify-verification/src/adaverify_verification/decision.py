@@ -31,13 +31,13 @@ class Probe:
         charge: what exploration paid.
         seconds: predicted seconds of the step it replaced.
         rate: predicted tokens per second of the step it replaced.
-        bare_rate: tokens per second of plain decoding when drafting itself is probed, else None.
+        of_drafting: whether drafting itself is probed; the step it replaced is one of plain decoding then.
     """
 
     charge: float
     seconds: float
     rate: float
-    bare_rate: float | None = None
+    of_drafting: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Decider:
         candidates: BudgetCandidates,
         executed: np.ndarray,
         *,
-        draft_seconds: float,
+        bare_seconds: float | None,
         tiered: bool,
         guarded: bool,
         untried: Untried,
@@ -94,7 +94,7 @@ class Decider:
         Args:
             candidates: the first is the smallest budget, the last full verification.
             executed: int64 [C], query tokens that execute.
-            draft_seconds: the part of ``candidates.seconds`` that not drafting would save.
+            bare_seconds: seconds of this step without any drafting, None where that has no price of its own.
             tiered: the sizes are captured tiers.
             guarded: False for live values, past whose frontier nothing but the policy's own rule may look.
             untried: of the cost model.
@@ -104,10 +104,10 @@ class Decider:
             PluginFault: the policy raised or answered nonsense.
         """
         full = len(candidates.budgets) - 1
-        bare_rate = _bare_rate(candidates, draft_seconds) if plain else None
-        charge = self.arm.take_probe() if plain else None
-        if charge is not None:
-            probe = _probe_of(candidates, 0, charge, bare_rate)
+        bare_rate = float(candidates.tokens[0]) / bare_seconds if plain and bare_seconds else None
+        charge = self.arm.take_probe() if bare_rate else None
+        if bare_seconds and bare_rate and charge is not None:
+            probe = Probe(charge, bare_seconds, bare_rate, of_drafting=True)
             return Choice(full, PlanState.FULL, "exploring whether drafting pays again", probe)
         if not guarded:
             index = containment.choose(self.policy, candidates)
@@ -184,22 +184,15 @@ class Decider:
         """Charge a probe what it really lost; one that was not timed stays charged as planned."""
         if not seconds or seconds <= 0:
             return
-        if probe.bare_rate is not None:
-            self.arm.learn(probe.charge, emitted / seconds, probe.bare_rate)
-        elif probe.rate > 0:
-            lost = seconds - emitted / probe.rate
-            self._exploration.settle(probe.charge, lost / probe.seconds)
+        if probe.rate <= 0:
+            return
+        lost = (seconds - emitted / probe.rate) / probe.seconds
+        if probe.of_drafting:
+            self.arm.learn(probe.charge, emitted / seconds, probe.rate, lost)
+        else:
+            self._exploration.settle(probe.charge, lost)
 
 
-def _probe_of(
-    candidates: BudgetCandidates, replaced: int, charge: float, bare_rate: float | None = None
-) -> Probe:
+def _probe_of(candidates: BudgetCandidates, replaced: int, charge: float) -> Probe:
     seconds = float(candidates.seconds[replaced])
-    return Probe(charge, seconds, float(candidates.tokens[replaced]) / seconds, bare_rate)
-
-
-def _bare_rate(candidates: BudgetCandidates, draft_seconds: float) -> float | None:
-    """Return tokens per second of plain decoding, None where drafting has no price of its own."""
-    if draft_seconds <= 0:
-        return None
-    return float(candidates.tokens[0] / (candidates.seconds[0] - draft_seconds))
+    return Probe(charge, seconds, float(candidates.tokens[replaced]) / seconds)

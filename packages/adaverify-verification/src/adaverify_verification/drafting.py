@@ -11,8 +11,9 @@ MEMORY = 0.25
 class DraftArm:
     """Decides, from lagged values, whether the next step drafts at all.
 
-    Only meaningful where the engine can skip drafting and the cost table prices it apart: pauses follow from
-    measured costs, not from constants. Skipping is left through probes, which exploration pays for.
+    Only meaningful where the engine can skip drafting and the cost table prices it, or steps without it:
+    pauses follow from measured costs, not from constants. Skipping is left through probes, which exploration
+    pays for.
 
     Args:
         margin: relative loss of drafting at which it is skipped; it resumes at a gain of 0 or more.
@@ -30,7 +31,7 @@ class DraftArm:
         """Return whether the next step drafts, and why; called once a step.
 
         Args:
-            draft_seconds: what drafting costs, 0.0 where it has no price of its own.
+            draft_seconds: what not drafting saves, 0.0 where that has no price.
             bare_seconds: a plain decoding step.
         """
         if draft_seconds <= 0 or bare_seconds <= 0:
@@ -56,8 +57,11 @@ class DraftArm:
         self._advantage = advantage if before is None else before + MEMORY * (advantage - before)
         self._skipping = self._advantage < (0.0 if self._skipping else -self._margin)
 
-    def learn(self, charge: float, rate: float, bare_rate: float) -> None:
-        """Count a probe's realised tokens per second; one that paid for itself is not charged."""
+    def learn(self, charge: float, rate: float, bare_rate: float, lost: float) -> None:
+        """Count a probe's realised tokens per second; one that paid for itself is not charged.
+
+        ``lost`` is what the probe really lost, in plain decoding steps: it verifies every draft, which may
+        cost far more than drafting alone.
+        """
         self.note(rate, bare_rate)
-        if rate > bare_rate:
-            self._exploration.settle(charge, 0.0)
+        self._exploration.settle(charge, max(0.0, lost))

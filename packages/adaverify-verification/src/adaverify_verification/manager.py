@@ -39,10 +39,8 @@ from adaverify_verification.parts import (
     require_open,
     require_parts,
     start_warnings,
-    tier_counts,
 )
 from adaverify_verification.planner import (
-    NO_TIERS,
     Prospects,
     check_fits,
     context_of,
@@ -158,16 +156,6 @@ class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
         """The margin over full verification in force, widened by disagreement."""
         return self._decider.guard.margin
 
-    def set_tiers(self, tiers: Sequence[int]) -> None:
-        """Plan for these captured token counts from now on, for instance without one that failed to capture.
-
-        Raises:
-            PlanError: they are not rising positive counts.
-        """
-        counts = tier_counts(tiers)
-        self._tiers = np.array(counts, dtype=np.int64)
-        self.cost.set_tiers(tuple(counts))
-
     def publish(self, step: int, slots: np.ndarray, generations: np.ndarray, scores: torch.Tensor) -> None:
         """Take the raw scores of the drafts that ``step`` verifies; enqueue only.
 
@@ -223,7 +211,7 @@ class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
         choice = self._decider.choose(
             prospects.candidates(self._rate.value),
             prospects.executed,
-            draft_seconds=self.cost.draft_seconds(state.requests),
+            bare_seconds=self._bare_seconds(state, prospects),
             tiered=tiered,
             guarded=guarded,
             untried=lambda executed: self._untried(state, executed),
@@ -277,12 +265,9 @@ class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
     def _bare(self, state: StepState, reason: str) -> Plan:
         """Return the plan that verifies nothing."""
         nothing = np.zeros((state.requests, self.limits.draft_tokens), dtype=np.int32)
-        prospects = survey(state, nothing, self.cost, self._tiers_for(state), budgets=only(0))
+        tiers, bare = self._tiers_for(state), self._runs_bare(state)
+        prospects = survey(state, nothing, self.cost, tiers, budgets=only(0), bare=bare)
         return write_plan(state, prospects, 0, kind=PlanState.IDLE, reason=reason, lag=None)
-
-    def _tiers_for(self, state: StepState) -> np.ndarray:
-        """Return the tiers this batch is padded to: none for one that holds a prefill chunk, unless asked."""
-        return self._tiers if state.other_tokens == 0 or self.options.mixed_tiers else NO_TIERS
 
     def _survivals(self, state: StepState, entry: Entry) -> tuple[np.ndarray, int | None]:
         """Return quantised survivals int32 [R, K] that the budget may read, and their lag."""
@@ -369,8 +354,8 @@ class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
             )
         if self.options.online and entry.creditable and outcome.seconds is not None and plan.requests:
             seconds = verification_seconds(outcome, outcome.seconds, plan, self.cost)
-            strayed = self.cost.strayed
-            self.cost.refresh(plan.tier, plan.requests, context_of(entry.state), seconds, outcome.seconds)
+            strayed, context, bare = self.cost.strayed, context_of(entry.state), self._runs_bare(entry.state)
+            self.cost.refresh(plan.tier, plan.requests, context, seconds, outcome.seconds, bare=bare)
             if self.cost.strayed != strayed:
                 self._note(entry, "table-agrees-again" if strayed else "table-left-bounds")
                 change = "planned again" if strayed else "full"

@@ -72,6 +72,7 @@ def survey(
     *,
     budgets: np.ndarray | None = None,
     whole: np.ndarray | None = None,
+    bare: bool = False,
 ) -> Prospects:
     """Return the prospects of one step (maths sections 1 to 3).
 
@@ -82,6 +83,7 @@ def survey(
         tiers: int64, the tiers that this step's batch is padded to, possibly empty.
         budgets: int64, the budgets to look at; None looks at every one that can be optimal.
         whole: bool [R], requests that every budget verifies whole, and that fit; None for none.
+        bare: True for a captured step that drafts nothing, which has prices of its own.
     """
     floor, certain, free = 0, 0.0, state.scheduled
     if whole is not None:
@@ -94,7 +96,8 @@ def survey(
         budgets = floor + candidate_budgets(state.certain_tokens + floor, state.max_budget - floor, stairs)
     tokens = certain + expected_tokens(state.emitting, ranked_scores(scores, free), budgets - floor)
     executed = executed_tokens(state.certain_tokens + budgets, tiers)
-    return Prospects(budgets, executed, tokens, _seconds(state, cost, budgets, executed, tokens))
+    seconds = (_bare if bare else _seconds)(state, cost, budgets, executed, tokens)
+    return Prospects(budgets, executed, tokens, seconds)
 
 
 def _seconds(
@@ -108,6 +111,13 @@ def _seconds(
     if cost.rejected_seconds:
         seconds = seconds + cost.rejected_seconds * (budgets - (tokens - state.emitting))
     return seconds
+
+
+def _bare(
+    state: StepState, cost: CostModel, budgets: np.ndarray, executed: np.ndarray, tokens: np.ndarray
+) -> np.ndarray | None:
+    price = cost.bare_seconds(state.requests, context_of(state)) if cost.priced else None
+    return None if price is None else np.full(len(budgets), price)
 
 
 def check_fits(state: StepState, limits: Limits) -> None:

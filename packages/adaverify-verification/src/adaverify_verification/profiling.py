@@ -11,7 +11,7 @@ import numpy as np
 from adaverify_contracts import CostTableError, Limits
 from adaverify_verification.candidates import executed_tokens
 from adaverify_verification.contention import ContentionWatch
-from adaverify_verification.cost_table import CostTable
+from adaverify_verification.cost_table import CostTable, Point
 from adaverify_verification.disturbance import (
     RETRIES,
     Shape,
@@ -39,6 +39,7 @@ class ProfileGrid:
         warmup: unrecorded runs of each shape before the first recorded one.
         repeats: recorded rounds over all shapes, interleaved.
         retries: further passes over shapes in doubt, at most.
+        bare: request counts of captured steps that draft nothing; none where there are no such steps.
     """
 
     requests: tuple[int, ...]
@@ -49,9 +50,10 @@ class ProfileGrid:
     warmup: int = 2
     repeats: int = 5
     retries: int = RETRIES
+    bare: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, lowest in (("requests", 1), ("contexts", 0), ("tokens", 1)):
+        for name, lowest in (("requests", 1), ("contexts", 0), ("tokens", 1), ("bare", 1)):
             values = getattr(self, name)
             if list(values) != sorted(set(values)) or (values and values[0] < lowest):
                 raise CostTableError(
@@ -98,10 +100,15 @@ class ProfileGrid:
             found.extend((tokens, requests, context) for context in self.contexts for tokens in inside | ends)
         return tuple(sorted(found, key=lambda shape: (shape[1], shape[2], shape[0])))
 
+    def bare_shapes(self) -> tuple[Shape, ...]:
+        """Return the (tokens, requests, context) of steps that draft nothing: one token a request."""
+        return tuple((count, count, context) for context in self.contexts for count in self.bare)
+
     @property
     def most_timings(self) -> int:
         """Runs of a step that measuring this grid takes at most, unrecorded ones included."""
-        return len(self.shapes()) * (self.warmup + self.repeats * (1 + self.retries))
+        shapes = len(self.shapes()) + len(self.bare_shapes())
+        return shapes * (self.warmup + self.repeats * (1 + self.retries))
 
     def executed(self, tokens: int) -> int:
         """Return the size that a batch of ``tokens`` executes."""
@@ -121,6 +128,7 @@ def profile_cost(
     fingerprint: Fingerprint,
     *,
     measure_draft: Callable[[int], float] | None = None,
+    measure_bare: Callable[[int, int, int], float] | None = None,
     progress: Callable[[int, int], None] | None = None,
     watch: ContentionWatch | None = None,
 ) -> CostTable:
@@ -143,55 +151,82 @@ def profile_cost(
         fingerprint: the setup it is measured on.
         measure_draft: ``measure_draft(requests)`` returns seconds of drafting alone, where the engine can
             skip it; ``measure`` must then leave it out.
+        measure_bare: as ``measure``, of captured steps that draft nothing, where ``grid.bare`` has any: there
+            ``measure`` includes the drafting.
         progress: called as ``progress(done, total)`` after each recorded run.
         watch: sees a neighbour that slows all rounds alike; what this system tells about waiting when None.
 
     Raises:
         CostTableError: a run returned something that is not a positive finite time; names the shape.
     """
-    shapes = grid.shapes()
-    for shape in shapes:
-        for _ in range(grid.warmup):
-            measure(*shape)
-    samples: dict[Shape, list[float]] = {}
-    waited: dict[Shape, list[float]] = {}
     watch = ContentionWatch() if watch is None else watch
-    done, total = 0, len(shapes) * grid.repeats
-
-    def timed(shape: Shape) -> float:
-        nonlocal done
-        seconds, share = watch.around(lambda: _seconds(measure(*shape), shape))
-        waited.setdefault(shape, []).append(share)
-        done += 1
-        if progress is not None:
-            progress(done, total)
-        return seconds
-
-    def again(doubtful: Sequence[Shape]) -> None:
-        nonlocal total
-        total += len(doubtful) * grid.repeats
-        run_rounds(doubtful, timed, grid.repeats, samples)
-
-    run_rounds(shapes, timed, grid.repeats, samples)
-    unquiet = settle(
-        samples,
-        again,
-        lambda shape: (grid.executed(shape[0]), *shape[1:]),
-        waited,
-        retries=grid.retries,
-    )
-    points = [
-        (grid.executed(tokens), requests, context, faster_half(samples[tokens, requests, context]))
-        for tokens, requests, context in shapes
-    ]
+    steps = _Rounds(grid, grid.shapes(), measure, watch)
+    free = _Rounds(grid, () if measure_bare is None else grid.bare_shapes(), measure_bare or measure, watch)
+    counted = _Counted(progress, (steps, free))
+    found, quiet = steps.run(counted, lambda shape: (grid.executed(shape[0]), *shape[1:]))
+    # Requests are no axis of steps that draft nothing: their tokens are.
+    found_free, quiet_free = free.run(counted, lambda shape: (shape[0], 0, shape[2]))
     draft = [] if measure_draft is None else _profile_draft(measure_draft, grid)
     return CostTable.from_points(
         fingerprint,
-        points,
+        [(grid.executed(tokens), *rest) for tokens, *rest in found],
         draft=draft,
-        noted=slow_rounds(samples),
-        disturbed=unquiet_words(unquiet, samples, waited),
+        bare=found_free,
+        noted=(*slow_rounds(steps.samples), *slow_rounds(free.samples)),
+        disturbed=(*quiet, *quiet_free),
     )
+
+
+class _Counted:
+    """Progress over several passes."""
+
+    def __init__(self, progress: Callable[[int, int], None] | None, passes: Sequence[_Rounds]) -> None:
+        self._progress, self._passes = progress, passes
+
+    def __call__(self) -> None:
+        if self._progress is not None:
+            done = sum(one.done for one in self._passes)
+            self._progress(done, sum(one.total for one in self._passes))
+
+
+class _Rounds:
+    """Recorded rounds of some shapes, those in doubt measured again."""
+
+    def __init__(
+        self,
+        grid: ProfileGrid,
+        shapes: tuple[Shape, ...],
+        measure: Callable[[int, int, int], float],
+        watch: ContentionWatch,
+    ) -> None:
+        self._grid, self._shapes, self._measure, self._watch = grid, shapes, measure, watch
+        self.samples: dict[Shape, list[float]] = {}
+        self._waited: dict[Shape, list[float]] = {}
+        self.done, self.total = 0, len(shapes) * grid.repeats
+
+    def run(
+        self, counted: Callable[[], None], executed: Callable[[Shape], Shape]
+    ) -> tuple[list[Point], tuple[str, ...]]:
+        """Return measured points of every shape, and those that never came to rest in words."""
+
+        def timed(shape: Shape) -> float:
+            seconds, share = self._watch.around(lambda: _seconds(self._measure(*shape), shape))
+            self._waited.setdefault(shape, []).append(share)
+            self.done += 1
+            counted()
+            return seconds
+
+        def again(doubtful: Sequence[Shape]) -> None:
+            self.total += len(doubtful) * self._grid.repeats
+            run_rounds(doubtful, timed, self._grid.repeats, self.samples)
+
+        for shape in self._shapes:
+            for _ in range(self._grid.warmup):
+                self._measure(*shape)
+        run_rounds(self._shapes, timed, self._grid.repeats, self.samples)
+        unquiet = settle(self.samples, again, executed, self._waited, retries=self._grid.retries)
+        points = [(*shape, faster_half(self.samples[shape])) for shape in self._shapes]
+        return points, tuple(unquiet_words(unquiet, self.samples, self._waited))
 
 
 def _profile_draft(measure_draft: Callable[[int], float], grid: ProfileGrid) -> list[tuple[int, float]]:

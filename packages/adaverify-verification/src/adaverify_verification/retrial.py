@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -12,18 +13,20 @@ from adaverify_verification.cost_model import CostModel
 from adaverify_verification.decision import UNTRIED, Choice, Decider
 from adaverify_verification.law import LawRule
 from adaverify_verification.options import ManagerOptions
-from adaverify_verification.parts import require_batch
-from adaverify_verification.planner import Prospects, context_of, survey
+from adaverify_verification.parts import require_batch, tier_counts
+from adaverify_verification.planner import NO_TIERS, Prospects, context_of, survey
 
 
 class RetriedPrices:
-    """The manager's methods for prices that no step has confirmed, and for drafting, which may be skipped."""
+    """The manager's methods for prices that no step has confirmed, for drafting, which may be skipped, and tiers."""
 
     limits: Limits
     options: ManagerOptions
     cost: CostModel
     _decider: Decider
     _law: LawRule
+    _tiers: np.ndarray
+    _bare_tiers: np.ndarray
 
     def _untried(self, state: StepState, executed: int) -> bool:
         return self.options.online and self.cost.untried(executed, state.requests, context_of(state))
@@ -58,8 +61,44 @@ class RetriedPrices:
         require_batch(self.limits, requests, kv_tokens)
         if self.options.mode != "adaptive":
             return self.options.mode == "fixed", f"mode is {self.options.mode}"
-        draft = self.cost.draft_seconds(requests)
-        if not self.cost.priced or draft <= 0 or not requests:
+        context = kv_tokens / requests if requests else 0.0
+        if not self.cost.priced or not requests:
             return self._decider.arm.decide(0.0, 0.0)
-        bare = float(self.cost.seconds(requests, requests, kv_tokens / requests))
-        return self._decider.arm.decide(draft, bare)
+        step, draft = float(self.cost.seconds(requests, requests, context)), self.cost.draft_seconds(requests)
+        bare = step if draft > 0 else self.cost.bare_seconds(requests, context)
+        if bare is None:
+            return self._decider.arm.decide(0.0, 0.0)
+        # Where drafting has no price of its own, steps with and without it are priced whole.
+        return self._decider.arm.decide(draft if draft > 0 else step - bare, bare)
+
+    def _bare_seconds(self, state: StepState, prospects: Prospects) -> float | None:
+        """Return what a step that drafts would take without drafting, None where that has no price."""
+        draft = self.cost.draft_seconds(state.requests)
+        if draft > 0 and prospects.seconds is not None:
+            return float(prospects.seconds[0]) - draft
+        # Steps with prefill are not captured: what captured ones cost says nothing of them.
+        return None if state.other_tokens else self.cost.bare_seconds(state.requests, context_of(state))
+
+    def set_tiers(self, tiers: Sequence[int], bare: Sequence[int] = ()) -> None:
+        """Plan for these captured token counts from now on, for instance without one that failed to capture.
+
+        Args:
+            tiers: of steps that draft, rising; none in eager mode.
+            bare: of captured steps that draft nothing, one token a request, rising; none where there are none.
+
+        Raises:
+            PlanError: they are not rising positive counts.
+        """
+        counts, free = tier_counts(tiers), tier_counts(bare)
+        self._tiers, self._bare_tiers = (np.array(part, dtype=np.int64) for part in (counts, free))
+        self.cost.set_tiers(tuple(counts), tuple(free))
+
+    def _runs_bare(self, state: StepState) -> bool:
+        """Return whether this step is one of the captured ones that draft nothing."""
+        return len(self._bare_tiers) > 0 and not state.total_scheduled and not state.other_tokens
+
+    def _tiers_for(self, state: StepState) -> np.ndarray:
+        """Return the tiers this batch is padded to: none for one that holds a prefill chunk, unless asked."""
+        if self._runs_bare(state):
+            return self._bare_tiers
+        return self._tiers if state.other_tokens == 0 or self.options.mixed_tiers else NO_TIERS

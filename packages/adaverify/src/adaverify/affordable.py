@@ -41,7 +41,9 @@ def job_steps(modes: int, rounds: int, prompts: int, concurrency: int, tokens: i
     return modes * rounds * -(-prompts // concurrency) * tokens
 
 
-def affordable(options: EngineOptions, ladder: tuple[int, ...], steps: int) -> Measuring | None:
+def affordable(
+    options: EngineOptions, ladder: tuple[int, ...], steps: int, bare: tuple[int, ...] = ()
+) -> Measuring | None:
     """Return the finest measuring that takes at most ``SHARE`` timings a step; None where none does.
 
     Points in doubt are measured again only as far as that leaves room.
@@ -50,8 +52,9 @@ def affordable(options: EngineOptions, ladder: tuple[int, ...], steps: int) -> M
         options: of the engine.
         ladder: token counts that are captured; none in eager mode.
         steps: decode steps of the job.
+        bare: request counts of captured steps that draft nothing; none where there are none.
     """
-    whole = grid_for(options, repeats=ROUNDS, ladder=ladder)
+    whole = grid_for(options, repeats=ROUNDS, ladder=ladder, bare=bare)
     for number, grid in enumerate(_grids(whole)):
         for retries in range(whole.retries, -1, -1):
             tried = replace(grid, retries=retries)
@@ -65,7 +68,7 @@ def _grids(whole: ProfileGrid) -> Iterator[ProfileGrid]:
     yield whole
     one_context = replace(whole, contexts=(max(1, whole.contexts[-1] // 2),))
     yield one_context
-    one_size = replace(one_context, requests=whole.requests[-1:])
+    one_size = replace(one_context, requests=whole.requests[-1:], bare=whole.bare[-1:])
     yield one_size
     tokens = sorted({tokens for tokens, _, _ in one_size.shapes()})
     yield replace(one_size, tokens=tuple(sorted({tokens[0], tokens[len(tokens) // 2], tokens[-1]})))

@@ -108,7 +108,7 @@ def find_prices(session: Session, job: Job, course: Course, *, until: float) -> 
 
 def share_of_measuring(session: Session, job: Job) -> float:
     """Return the share of a job's whole work that measuring takes at most, 0 .. 1."""
-    chosen = affordable(session.options, session.ladder, job.steps)
+    chosen = affordable(session.options, session.ladder, job.steps, session.bare_ladder)
     if chosen is None or not job.planned or not job.measure:
         return 0.0
     return chosen.grid.most_timings / (chosen.grid.most_timings + job.steps)
@@ -132,7 +132,7 @@ def _stored(table: CostTable, origin: str, check: TableCheck) -> Prices:
 def _measured(
     session: Session, job: Job, course: Course, until: float, check: TableCheck | None, why: str
 ) -> Prices:
-    chosen = affordable(session.options, session.ladder, job.steps)
+    chosen = affordable(session.options, session.ladder, job.steps, session.bare_ladder)
     if chosen is None:
         few = f"the job's {count_of(job.steps, 'step')} at most are too few to measure for"
         return _unpriced(few, f"run `{profile_command(session)}` once", check)

@@ -7,14 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import torch
-
 from adaverify.blame import blaming_plugins
+from adaverify.captured import captured_sizes
 from adaverify.console import note
+from adaverify.devices import usable_device
 from adaverify.drafting import DRAFTER, FALLBACK, choose_drafting, require_known
 from adaverify_contracts import (
     Capability,
-    CapabilityError,
     CostTableError,
     DrafterDescriptor,
     EngineError,
@@ -25,7 +24,6 @@ from adaverify_contracts import (
 )
 from adaverify_engine import Engine, EngineOptions
 from adaverify_engine.profiling import check_cost_table, fingerprint, grid_for, profile_engine
-from adaverify_graphs import choose_ladder
 from adaverify_runtime import (
     Mode,
     PluginManager,
@@ -95,7 +93,8 @@ class Session:
     def fingerprint(self) -> Fingerprint:
         """The setup that this session's cost tables belong to."""
         geometry = self.model.model.geometry
-        return fingerprint(geometry, self.options, self.capability, self.ladder, self.drafter.name)
+        ladder, bare, drafter = self.ladder, self.bare_ladder, self.drafter.name
+        return fingerprint(geometry, self.options, self.capability, ladder, drafter, bare)
 
     def rivalled(self) -> tuple[Session, ...]:
         """Return this session with each of the rivals as its drafter; a calibration is one drafter's own."""
@@ -107,11 +106,13 @@ class Session:
 
     @property
     def ladder(self) -> tuple[int, ...]:
-        """Token counts that engines of this session will capture; none where steps run eagerly."""
-        graphs = self.settings.graphs
-        if not self.options.device.startswith("cuda") or graphs.backend == "eager" or graphs.mode == "never":
-            return ()
-        return choose_ladder(self.options.limits, max_graphs=graphs.max_graphs).tiers
+        """Token counts that adaptive engines of this session will capture; none where steps run eagerly."""
+        return captured_sizes(self.settings.graphs, self.options)[0]
+
+    @property
+    def bare_ladder(self) -> tuple[int, ...]:
+        """Request counts that they will capture for steps that draft nothing; none likewise."""
+        return captured_sizes(self.settings.graphs, self.options)[1]
 
     @property
     def longest(self) -> int:
@@ -163,7 +164,12 @@ class Session:
         return replace(self, options=options)
 
     def engine(
-        self, mode: Mode, cost_table: CostTable | None = None, captured: CaptureProgress | None = None
+        self,
+        mode: Mode,
+        cost_table: CostTable | None = None,
+        captured: CaptureProgress | None = None,
+        *,
+        bare: bool | None = None,
     ) -> Engine:
         """Return a fresh engine in ``mode``, its decode steps captured where the device captures.
 
@@ -173,11 +179,12 @@ class Session:
             mode: ``none``, ``fixed`` or ``adaptive``.
             cost_table: what adaptive plans with.
             captured: called as ``captured(done, total)`` before each captured size.
+            bare: whether drafting-free steps are captured; as the mode needs when None.
         """
         engine = self.uncaptured(mode, cost_table)
         with blaming_plugins(self.plugins):
             report = engine.capture(
-                None if captured is None else lambda done, total, _: captured(done, total)
+                None if captured is None else lambda done, total, _: captured(done, total), bare=bare
             )
         for failure in () if report is None else report.failed:
             note(f"mode {mode}: no graph for {failure.key.tokens} tokens ({failure.stage}): {failure.cause}")
@@ -212,26 +219,6 @@ def discover() -> tuple[Settings, PluginManager]:
     """
     settings = read_settings()
     return settings, load_plugins(settings)
-
-
-def usable_device(name: str) -> str:
-    """Return the torch device of ``name``, ``auto`` being the accelerator when torch finds one.
-
-    Raises:
-        CapabilityError: torch cannot run on a device of that name here; lists those it can.
-    """
-    count = torch.cuda.device_count()
-    if name == "auto":
-        return "cuda" if count else "cpu"
-    known = ["cpu", *(["cuda"] if count else []), *(f"cuda:{index}" for index in range(count))]
-    if name not in known:
-        raise CapabilityError(
-            f"there is no device {name!r} here",
-            arrived=name,
-            allowed=", ".join(known),
-            remedy="choose one of them, or install a torch built for the accelerator",
-        )
-    return name
 
 
 def open_session(
@@ -338,7 +325,7 @@ def stored_table(session: Session) -> tuple[CostTable | None, str]:
 
 def check_stored(session: Session, table: CostTable) -> TableCheck:
     """Measure a few points of a stored table again, on an engine of this session's sizes."""
-    engine = session.engine("fixed")
+    engine = session.engine("fixed", bare=True)
     try:
         with blaming_plugins(session.plugins):
             return check_cost_table(engine, table)
@@ -371,12 +358,13 @@ def measure_table(
         repeats: recorded rounds of the whole grid.
         grid: what to measure in its place.
     """
-    engine = session.engine("fixed")
+    engine = session.engine("fixed", bare=True)
+    tiers, bare = engine.verifier.tiers, engine.verifier.bare_tiers
     try:
         with blaming_plugins(session.plugins):
             return profile_engine(
                 engine,
-                grid or grid_for(session.options, repeats=repeats, ladder=engine.verifier.tiers),
+                grid or grid_for(session.options, repeats=repeats, ladder=tiers, bare=bare),
                 progress=progress,
             )
     finally:

@@ -188,7 +188,7 @@ class BudgetPlanner:
             choice = self.decider.choose(
                 candidates,
                 executed,
-                draft_seconds=0.0,
+                bare_seconds=None,
                 tiered=len(self._tiers) > 0,
                 guarded=True,
                 untried=self._untried,

@@ -24,9 +24,10 @@ from adaverify.console import (
     table,
 )
 from adaverify.course import Course
+from adaverify.devices import usable_device
 from adaverify.files import require_writable, write_text
 from adaverify.options import Device, Dtype, Offline
-from adaverify.session import discover, usable_device
+from adaverify.session import discover
 from adaverify.usage import path
 from adaverify_contracts import (
     AdaverifyError,

@@ -8,8 +8,9 @@ import typer
 
 from adaverify.commands.bridge import bridge_report, render_bridge
 from adaverify.console import CHECK_FAILED, cell, emit_json, out, reports_errors, say, table
+from adaverify.devices import usable_device
 from adaverify.options import Json
-from adaverify.session import discover, usable_device
+from adaverify.session import discover
 from adaverify.support import require_kernels
 from adaverify_runtime import doctor as startup_report
 

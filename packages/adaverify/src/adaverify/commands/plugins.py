@@ -10,9 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from adaverify.console import EXIT_CODES, emit_json, out, reports_errors, say, table
+from adaverify.devices import usable_device
 from adaverify.options import Json
 from adaverify.scaffold import Kind, Project, write_project
-from adaverify.session import discover, usable_device
+from adaverify.session import discover
 from adaverify.support import support_matrix
 from adaverify.usage import path
 from adaverify_runtime import doctor as startup_report

@@ -80,6 +80,10 @@ def profile(
             for tokens, seconds in zip(curve.tokens, curve.measured, strict=True)
         ],
         "draft": [{"requests": count, "seconds": seconds} for count, seconds in cost_table.draft],
+        "bare": [
+            {"requests": count, "context": context, "seconds": seconds}
+            for count, _, context, seconds in cost_table.bare
+        ],
         "outliers": [str(outlier) for outlier in cost_table.outliers],
         "disturbed": list(cost_table.disturbed),
         "table": None if stored is None else str(stored),
@@ -116,6 +120,10 @@ def _render(result: dict[str, Any]) -> None:
         table("Drafting", ("requests", "ms"), [(d["requests"], 1e3 * d["seconds"]) for d in result["draft"]])
     )
     out().print()
+    if result["bare"]:
+        rows = [(b["requests"], b["context"], 1e3 * b["seconds"]) for b in result["bare"]]
+        out().print(table("Steps that draft nothing", ("requests", "context", "ms"), rows))
+        out().print()
     for outlier in result["outliers"]:
         say(f"outlier: {outlier}")
     for unquiet in result["disturbed"]:

@@ -47,8 +47,9 @@ def gather_rows_kernel(
     if DRAFTS > 0:
         k = tl.arange(0, BLOCK_DRAFTS)
         inside = k < DRAFTS
-        proposed = tl.load(drafts + slot * DRAFTS + k, mask=inside, other=-1)
-        score = tl.load(scores + slot * DRAFTS + k, mask=inside, other=0.0)
+        wanted = inside & DRAFTING
+        proposed = tl.load(drafts + slot * DRAFTS + k, mask=wanted, other=-1)
+        score = tl.load(scores + slot * DRAFTS + k, mask=wanted, other=0.0)
         at = row.to(tl.int64) * DRAFTS + k
         tl.store(row_drafts + at, tl.where(real, proposed, -1).to(tl.int64), mask=inside)
         tl.store(row_scores + at, tl.where(real, score, 0.0), mask=inside)

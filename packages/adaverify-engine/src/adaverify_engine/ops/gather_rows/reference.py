@@ -19,9 +19,10 @@ def gather_rows_reference(
     last = (length - 1).clamp(min=0)
     scheduled = state.scheduled[slot] if drafting else torch.zeros_like(length)
     rows.certain[:count] = torch.where(real, state.history[slot, last.long()], 0)
-    rows.drafts[:count] = torch.where(real[:, None], state.drafts[slot], -1)
+    drafts = (real & drafting)[:, None]
+    rows.drafts[:count] = torch.where(drafts, state.drafts[slot], -1)
     rows.scheduled[:count] = torch.where(real, scheduled, -1)
     rows.kv_lens[:count] = torch.where(real, last, 0)
-    rows.scores[:count] = torch.where(real[:, None], state.scores[slot], 0.0)
+    rows.scores[:count] = torch.where(drafts, state.scores[slot], 0.0)
     rows.slots[:count] = row_slot
     rows.block_table[:count] = torch.where(real[:, None], tables[slot], 0)
