@@ -14,7 +14,12 @@ from adaverify_engine.profiling import fingerprint, grid_for, profile_engine
 from adaverify_verification import CostTable
 
 FREE = "graph replayed: drafting-free"
-MISFITS = ("verified-not-planned", "drafted-not-scheduled", "emitted-not-verified", "outcome-of-other-requests")
+MISFITS = (
+    "verified-not-planned",
+    "drafted-not-scheduled",
+    "emitted-not-verified",
+    "outcome-of-other-requests",
+)
 
 
 def run(engine, prompts, sampling):
@@ -54,12 +59,12 @@ def priced(tiny, bare):
     return CostTable.from_points(table.fingerprint, table.points, bare=free)
 
 
-@pytest.mark.parametrize("concurrency", [1, 4])
-@pytest.mark.parametrize("kind", ["lookup", "block"])
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(
+    ("kind", "concurrency", "seed"), [("lookup", 1, 0), ("lookup", 4, 1), ("block", 1, 1), ("block", 4, 0)]
+)
 def test_tokens_do_not_depend_on_which_steps_draft(make_engine, tiny, switching, kind, concurrency, seed):
     """Both kinds in any order, one step ahead, while requests end and begin: every token is the oracle's."""
-    prompts, model = tiny.prompts(7), tiny.Decoder()
+    prompts, model = tiny.prompts(6 if concurrency > 1 else 3), tiny.Decoder()
     drafter = tiny.Block if kind == "block" else None
     engine = make_engine("adaptive", model=model, drafter=drafter, replayed=True, max_requests=concurrency)
     assert engine.verifier.bare_tiers == (concurrency,)
@@ -166,7 +171,9 @@ def test_a_drafting_free_size_that_failed_to_capture_leaves_steps_that_draft(mak
         engine = make_engine("adaptive", model=model, replayed=True, table=priced(tiny, 1e-6))
     report = engine.capture()
     model.serving = True
-    assert [failure.key for failure in report.failed] == [GraphKey(4, 4, 1, engine.options.limits.table_width)]
+    assert [failure.key for failure in report.failed] == [
+        GraphKey(4, 4, 1, engine.options.limits.table_width)
+    ]
     require_oracle(tiny, tiny.Decoder(), prompts, run(engine, prompts, Sampling(max_tokens=20)), 20)
     assert FREE not in engine.verifier.counters
     assert engine.verifier.counters["graph replayed"] > 5

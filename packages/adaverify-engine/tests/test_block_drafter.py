@@ -149,9 +149,7 @@ def test_it_reads_the_right_features_after_steps_that_drafted_nothing(
 ):
     """Drafting-free steps keep what it reads: every later row shows its own sequence, drafts are accepted."""
     prompts, model, asked = tiny.prompts(7), tiny.Decoder(), []
-    engine = make_engine(
-        "adaptive", model=model, drafter=tiny.Block, replayed=True, max_requests=concurrency
-    )
+    engine = make_engine("adaptive", model=model, drafter=tiny.Block, replayed=True, max_requests=concurrency)
 
     def draft_next(requests, kv_tokens):
         asked.append(len(asked) % 7 >= 4)

@@ -89,7 +89,7 @@ def test_captured_steps_draft_what_eager_steps_draft(make, tiny, model):
 
 
 def test_it_drafts_on_after_steps_that_drafted_nothing(make, tiny, model, monkeypatch):
-    """Drafting-free graphs keep the features that it reads: the same drafts are accepted as in eager steps."""
+    """Drafting-free graphs keep the features that it reads: as much is accepted as in eager steps."""
     prompts, oracle = tiny.prompts(6), tiny.Decoder()
     asked, accepted, texts = [], [], []
 

@@ -51,8 +51,13 @@ def test_a_bare_step_of_two_tokens_a_request_is_refused():
 
 def test_a_step_is_priced_at_the_size_that_executes_it():
     """3 requests run as 6, 7 as 16; between contexts on the line; no table, no price."""
-    model = CostModel(CostTable.from_points(HERE, [(8, 1, 0, 1.0), (16, 1, 0, 2.0)],
-                                            bare=[(6, 6, 0, 0.2), (6, 6, 100, 0.4), (16, 16, 0, 0.8), (16, 16, 100, 1.0)]))
+    model = CostModel(
+        CostTable.from_points(
+            HERE,
+            [(8, 1, 0, 1.0), (16, 1, 0, 2.0)],
+            bare=[(6, 6, 0, 0.2), (6, 6, 100, 0.4), (16, 16, 0, 0.8), (16, 16, 100, 1.0)],
+        )
+    )
     model.set_tiers((8, 16), BARE)
     assert model.bare_seconds(3, 0) == pytest.approx(0.2)
     assert model.bare_seconds(6, 50) == pytest.approx(0.3)
@@ -62,7 +67,7 @@ def test_a_step_is_priced_at_the_size_that_executes_it():
 
 
 def test_served_bare_steps_teach_their_own_price_and_the_common_level():
-    """They are 1.5 times dearer than measured; what a step that drafts takes moves by the common part only."""
+    """They are 1.5 times dearer than measured; steps that draft move by the common part only."""
     model = CostModel(table_of(0.010))
     model.set_tiers(TIERS, BARE)
     before = float(model.seconds(24, 16, 64))
@@ -80,21 +85,19 @@ def test_drafting_stops_where_captured_plain_steps_are_better_and_comes_back(bui
     bare = []
     loop = build.loop(manager, lambda tier: 0.012 if bare[-1] else price(tier))
     drafted = []
-    for step in range(600):
+    for step in range(400):
         drafts, reason = manager.draft_next(16, 16 * 64)
         bare.append(not drafts)
         drafted.append(drafts)
-        survival = 0.02 if step < 300 else 0.97
-        plan = loop.serve(
-            np.full((16, 7), survival), scheduled=np.full(16, 7 * drafts), kv_tokens=16 * 64
-        )
+        survival = 0.02 if step < 200 else 0.97
+        plan = loop.serve(np.full((16, 7), survival), scheduled=np.full(16, 7 * drafts), kv_tokens=16 * 64)
         if not drafts:
             assert "drafting loses" in reason
             assert (plan.state, plan.tier, plan.scheduled, plan.budget) == (PlanState.IDLE, 16, 0, 0)
             assert plan.predicted_seconds == pytest.approx(0.012, rel=0.2)
-    assert sum(drafted[50:300]) < 25, "probes alone"
-    assert sum(drafted[50:300]) > 0
-    assert sum(drafted[450:]) == 150
+    assert sum(drafted[50:200]) < 15, "probes alone"
+    assert sum(drafted[50:200]) > 0
+    assert sum(drafted[300:]) == 100
     assert not manager.counters
 
 
@@ -103,11 +106,11 @@ def test_probes_lose_no_more_than_their_share(build):
     manager = manager_of(build, table_of(0.012), explore_share=0.01)
     bare = []
     loop = build.loop(manager, lambda tier: 0.012 if bare[-1] else price(tier))
-    for _ in range(3000):
+    for _ in range(1000):
         drafts, _ = manager.draft_next(16, 16 * 64)
         bare.append(not drafts)
         loop.serve(np.full((16, 7), 0.02), scheduled=np.full(16, 7 * drafts), kv_tokens=16 * 64)
-    assert 0 < bare[100:].count(False)
+    assert bare[100:].count(False) > 0
     assert loop.rate > 0.97 * 16 / 0.012
 
 

@@ -238,8 +238,8 @@ class DecodePipeline:
     def _drafts_now(self, requests: int, kv_tokens: int) -> bool:
         """Return whether a step drafts; asked once a step, and only where another graph would not.
 
-        Decided from prices and past steps alone, so it does not wait for the step under way. A step is planned
-        for the drafts that its own graph makes, whichever kind the one before it was.
+        Decided from prices and past steps alone, so it does not wait for the step under way. A step is
+        planned for the drafts that its own graph makes, whichever kind the one before it was.
         """
         if not 0 < requests <= self._bare_most:
             return self._drafting

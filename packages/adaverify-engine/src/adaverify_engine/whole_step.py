@@ -29,8 +29,8 @@ class WholeStep:
         drafter: proposes on the device.
         slots: limits, pages and noise by slot.
         results: where the verdict goes.
-        drafting: False schedules no drafts at all (mode ``none``); else the drafting-free sizes
-            (those of one token a request) schedule none. They keep what a drafter needs to propose again later: history,
+        drafting: False schedules no drafts at all (mode ``none``); else the drafting-free sizes (those of one
+            token a request) schedule none. They keep what a drafter needs to propose again later: history,
             lengths and, for one that reads the target, features.
     """
 

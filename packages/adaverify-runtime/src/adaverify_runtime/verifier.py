@@ -89,7 +89,7 @@ class Verifier:
 
     @property
     def bare_tiers(self) -> tuple[int, ...]:
-        """Request counts that are captured for drafting-free steps, rising; none where none were asked for."""
+        """Request counts that are captured for drafting-free steps, rising; none unless asked for."""
         return () if self._parts.graphs is None else self._parts.graphs.bare_tiers
 
     @property
@@ -228,9 +228,9 @@ class Verifier:
             bytes_of: estimated bytes of one size, needed to respect a limit in bytes in advance.
             progress: called before each size.
             prologue: drafts, and writes ``inputs`` for the slots in ``inputs.row_slot``; launches only.
-            bare: also capture a few drafting-free whole steps (keys with a longest query of 1): their prologue
-                must schedule nothing. They publish no confidences, and plans without scheduled drafts run in
-                them. Needs a prologue.
+            bare: also capture a few drafting-free whole steps (keys with a longest query of 1): their
+                prologue must schedule nothing. They publish no confidences, and plans without scheduled
+                drafts run in them. Needs a prologue.
 
         Returns:
             The report, or None when the graph backend does not capture; the start-up report says why.

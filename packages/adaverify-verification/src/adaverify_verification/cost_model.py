@@ -23,8 +23,8 @@ from adaverify_verification.curves import (
 
 # A flat table whose corrected prices are this far apart is flat no more: several times the noise of a step.
 REVIVED_SPREAD = 0.05
-# Corrections of a table stay within a factor of 2, but for one that was brought down to a far faster machine: what slowed its measurement did not slow
-# every size alike, so its shape is a guess.
+# Corrections stay within a factor of 2 (LOG_BOUND), but for a table that was brought down to a far faster
+# machine: what slowed its measurement did not slow every size alike, so its shape is a guess.
 REBASED_BOUND = math.log(16.0)
 # A step outside those bounds counts against the table and one inside for it; at this many more of the former
 # the table is not this machine's any more, and back at none it is again. A paused process spoils a few steps.

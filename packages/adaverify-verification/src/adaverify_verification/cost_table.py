@@ -105,8 +105,8 @@ class CostTable:
         """Return a table of (tokens, requests, context, seconds) points; repeats count by their median.
 
         ``draft`` are (requests, seconds) pairs, ``bare`` points of steps that draft nothing: as many requests
-        as tokens. ``noted`` are sentences about single slow rounds, kept among the outliers; ``disturbed`` are those
-        about points whose rounds never agreed.
+        as tokens. ``noted`` are sentences about single slow rounds, kept among the outliers; ``disturbed``
+        are those about points whose rounds never agreed.
 
         Raises:
             CostTableError: no points, or one that is not finite, not positive or off the axes; or what is no

@@ -52,6 +52,7 @@ class Curve:
 
     @classmethod
     def of(cls, curve: CostCurve) -> Curve:
+        """Return a measured curve without any correction."""
         tokens = np.array(curve.tokens, dtype=np.float64)
         cells = _cells(curve.tokens)
         made = cls(

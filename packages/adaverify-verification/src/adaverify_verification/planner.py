@@ -96,8 +96,10 @@ def survey(
         budgets = floor + candidate_budgets(state.certain_tokens + floor, state.max_budget - floor, stairs)
     tokens = certain + expected_tokens(state.emitting, ranked_scores(scores, free), budgets - floor)
     executed = executed_tokens(state.certain_tokens + budgets, tiers)
-    seconds = (_bare if bare else _seconds)(state, cost, budgets, executed, tokens)
-    return Prospects(budgets, executed, tokens, seconds)
+    if bare:
+        price = cost.bare_seconds(state.requests, context_of(state)) if cost.priced else None
+        return Prospects(budgets, executed, tokens, None if price is None else np.full(len(budgets), price))
+    return Prospects(budgets, executed, tokens, _seconds(state, cost, budgets, executed, tokens))
 
 
 def _seconds(
@@ -111,13 +113,6 @@ def _seconds(
     if cost.rejected_seconds:
         seconds = seconds + cost.rejected_seconds * (budgets - (tokens - state.emitting))
     return seconds
-
-
-def _bare(
-    state: StepState, cost: CostModel, budgets: np.ndarray, executed: np.ndarray, tokens: np.ndarray
-) -> np.ndarray | None:
-    price = cost.bare_seconds(state.requests, context_of(state)) if cost.priced else None
-    return None if price is None else np.full(len(budgets), price)
 
 
 def check_fits(state: StepState, limits: Limits) -> None:

@@ -18,7 +18,7 @@ from adaverify_verification.planner import NO_TIERS, Prospects, context_of, surv
 
 
 class RetriedPrices:
-    """The manager's methods for prices that no step has confirmed, for drafting, which may be skipped, and tiers."""
+    """The manager's methods for prices that no step has confirmed, for tiers, and for skipping to draft."""
 
     limits: Limits
     options: ManagerOptions
@@ -84,7 +84,7 @@ class RetriedPrices:
 
         Args:
             tiers: of steps that draft, rising; none in eager mode.
-            bare: of captured steps that draft nothing, one token a request, rising; none where there are none.
+            bare: of captured steps that draft nothing, one token a request, rising; none without such steps.
 
         Raises:
             PlanError: they are not rising positive counts.

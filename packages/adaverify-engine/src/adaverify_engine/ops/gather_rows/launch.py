@@ -28,7 +28,7 @@ def gather_rows(
         state: history and drafts by slot.
         tables: int32 [S, W], block table by slot.
         rows: static tensors by row.
-        drafting: False schedules no draft for anyone; drafts are then -1 and scores 0, whatever the slots hold.
+        drafting: False schedules no draft for anyone; drafts are -1 and scores 0 then, whatever slots hold.
         backend: ``triton`` or ``torch``.
     """
     if backend == "torch":
