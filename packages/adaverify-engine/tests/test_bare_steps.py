@@ -116,6 +116,24 @@ def test_the_history_that_lookup_drafts_from_is_whole_after_drafting_free_steps(
     assert engine.stats.accepted > 5
 
 
+def test_drafts_of_an_earlier_step_are_not_tried_again(make_engine, switching):
+    """The acceptance statistic fades, as in eager steps without drafts, and counts nothing."""
+    engine = make_engine("adaptive", replayed=True, max_requests=1)
+    asked = switching(engine, lambda number: number < 3)
+    engine.add([1, 2, 3], Sampling(max_tokens=60))
+    while len(asked) < 5:
+        engine.step()
+    state = engine.drafter.state
+    steps, before = len(asked), (float(state.hits[0]), float(state.trials[0]))
+    assert before[1] > 0
+    for _ in range(4):
+        engine.step()
+    faded = 0.85 ** (len(asked) - steps)
+    assert faded < 1
+    assert (float(state.hits[0]), float(state.trials[0])) == pytest.approx([faded * one for one in before])
+    engine.run()
+
+
 def test_steps_stop_drafting_where_the_table_says_that_it_loses(make_engine, tiny):
     """By the manager's own comparison of prices; a few steps draft before it is made."""
     prompts, model = tiny.prompts(6), tiny.Decoder()

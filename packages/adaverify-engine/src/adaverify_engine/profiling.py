@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -58,7 +58,7 @@ def fingerprint(
         drafter: its name; its time is in the table.
         bare: request counts of captured steps that draft nothing; none where there are none.
     """
-    more = {"bare": bare} if bare else {}
+    more: dict[str, Any] = {"bare": bare} if bare else {}
     return Fingerprint.of(
         device=capability.device_name,
         torch=torch.__version__,

@@ -121,8 +121,8 @@ def _render(result: dict[str, Any]) -> None:
     )
     out().print()
     if result["bare"]:
-        rows = [(b["requests"], b["context"], 1e3 * b["seconds"]) for b in result["bare"]]
-        out().print(table("Steps that draft nothing", ("requests", "context", "ms"), rows))
+        bare = [(b["requests"], b["context"], 1e3 * b["seconds"]) for b in result["bare"]]
+        out().print(table("Steps that draft nothing", ("requests", "context", "ms"), bare))
         out().print()
     for outlier in result["outliers"]:
         say(f"outlier: {outlier}")
