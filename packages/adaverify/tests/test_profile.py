@@ -16,7 +16,7 @@ def test_the_curve_is_a_png_and_the_table_is_stored(tiny, invoke, tmp_path):
     result = invoke("profile", *SMALL, "--json")
     assert result.exit_code == 0, result.stderr
     value = json.loads(result.stdout)
-    assert set(value) == {"fingerprint", "points", "draft", "outliers", "disturbed", "table", "plot"}
+    assert set(value) == {"fingerprint", "points", "draft", "bare", "outliers", "disturbed", "table", "plot"}
     assert (tmp_path / "cost-curve.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     assert {point["requests"] for point in value["points"]} == {1, 2}
     assert all(point["seconds"] > 0 for point in value["points"])
