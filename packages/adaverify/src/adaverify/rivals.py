@@ -20,8 +20,12 @@ def rival_name(drafter: str, mode: Mode) -> str:
 
 
 def rival_names(session: Session, modes: Iterable[Mode]) -> dict[str, dict[Mode, str]]:
-    """Return the names of what runs beside ``modes``, by drafter and mode; ``none`` drafts nothing."""
-    drafting = [mode for mode in modes if mode != "none"]
+    """Return the names of what runs beside ``modes``, by drafter and mode.
+
+    A rival runs in one mode, the last of ``modes`` that drafts: another one would cost a quarter of the
+    default run's time and answer no question about the drafters.
+    """
+    drafting = [mode for mode in modes if mode != "none"][-1:]
     rivals = [one.name for one in session.rivals] if drafting else []
     return {name: {mode: rival_name(name, mode) for mode in drafting} for name in rivals}
 
@@ -66,12 +70,11 @@ def rival_engines(
         table: what the session's own adaptive mode plans with; None where nothing plans.
         measured: returns the table of a rival whose steps hold its drafting, being captured.
     """
-    engines = {}
+    engines, names = {}, rival_names(session, modes)
     for rival in session.rivalled():
         prices = None if table is None else _table(rival, table, measured)
-        for mode in modes:
-            if mode != "none":
-                engines[rival_name(rival.drafter.name, mode)] = rival.engine(mode, prices)
+        for mode, name in names.get(rival.drafter.name, {}).items():
+            engines[name] = rival.engine(mode, prices)
     return engines
 
 
