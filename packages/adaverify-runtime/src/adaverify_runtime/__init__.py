@@ -9,7 +9,7 @@ from adaverify_runtime.loading import load_plugins
 from adaverify_runtime.observers import DisabledObserver
 from adaverify_runtime.parts import Replayed
 from adaverify_runtime.plugins import Observer, PluginManager, PluginOutcome, Registered
-from adaverify_runtime.report import Component, StartupReport
+from adaverify_runtime.report import Component, StartupReport, plugin_warnings
 from adaverify_runtime.row_choice import Choice, RowChoice, RowCost, RowCostTable
 from adaverify_runtime.selection import Candidate, Selection, review_strategies, select_strategies
 from adaverify_runtime.settings import (
@@ -65,6 +65,7 @@ __all__ = [
     "doctor",
     "known_variables",
     "load_plugins",
+    "plugin_warnings",
     "read_calibration",
     "read_settings",
     "review_strategies",

@@ -112,7 +112,7 @@ class RowCostTable:
             if fingerprint.get(key) != value
         }
         if differences:
-            raise FingerprintMismatchError(differences)
+            raise FingerprintMismatchError(differences).within(f"row costs {path}")
         return cls(costs, MappingProxyType(fingerprint))
 
     def save(self, path: Path | str) -> None:

@@ -177,9 +177,16 @@ class CostTable:
 
         Raises:
             CostTableError: missing, unreadable, malformed or without a usable measurement.
-            FingerprintMismatchError: measured on another setup; names each field that differs.
+            FingerprintMismatchError: measured on another setup; names each field that differs. Both name the
+                file.
         """
-        document = _read(Path(path))
+        try:
+            return cls._parsed(_read(Path(path)), expected)
+        except CostTableError as error:
+            raise error.within(f"cost table {path}") from error
+
+    @classmethod
+    def _parsed(cls, document: dict[str, Any], expected: Fingerprint | None) -> CostTable:
         # A misspelt key would be a price of nothing.
         if unknown := sorted(document.keys() - KEYS):
             raise CostTableError(
@@ -201,7 +208,7 @@ class CostTable:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CostTableError(
                 "the cost table is malformed",
-                arrived=f"{path}: {type(error).__name__}: {error}",
+                arrived=f"{type(error).__name__}: {error}",
                 allowed=f"a file written by CostTable.save, version {VERSION}",
                 remedy=REMEASURE,
             ) from error
@@ -217,7 +224,7 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise CostTableError(
             "the cost table cannot be read",
-            arrived=f"{path}: {type(error).__name__}: {error}",
+            arrived=f"{type(error).__name__}: {error}",
             allowed="a JSON file written by CostTable.save",
             remedy=REMEASURE,
         ) from error

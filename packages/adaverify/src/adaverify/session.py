@@ -12,6 +12,7 @@ import torch
 from adaverify.blame import blaming_plugins
 from adaverify.console import note
 from adaverify.drafting import DRAFTER, FALLBACK, choose_drafting, require_known
+from adaverify.sizing import require_cache
 from adaverify_contracts import (
     Capability,
     CapabilityError,
@@ -44,7 +45,6 @@ CONCURRENCY = 4
 # What a sequence holds beside its drafts when a step is priced: context, certain token and bonus token.
 _AROUND_DRAFTS = 3
 _SHORTEST = 128
-_BYTES = {"float32": 4, "bfloat16": 2}
 FetchProgress = Callable[[int, int | None], None]
 StepProgress = Callable[[int, int], None]
 CaptureProgress = Callable[[int, int], None]
@@ -150,16 +150,7 @@ class Session:
                 allowed=f"0 .. {most}: a sequence of {length} tokens holds context, drafts and bonus token",
                 remedy="choose a smaller --draft-tokens",
             )
-        geometry, memory = self.model.model.geometry, self.capability.memory_bytes
-        token = 2 * geometry.layers * geometry.kv_heads * geometry.head_dim * _BYTES[options.dtype]
-        cache = engines * options.pool_pages * options.page_size * token
-        if memory and cache > memory:
-            raise EngineError(
-                f"the KV caches of {concurrency} requests of {length} tokens do not fit the memory",
-                arrived=f"{cache / 1e9:.1f} GB for {engines} engines",
-                allowed=f"{memory / 1e9:.1f} GB",
-                remedy="lower --concurrency or the length",
-            )
+        require_cache(options, self.model.model.geometry, self.capability.memory_bytes, engines)
         return replace(self, options=options)
 
     def engine(
@@ -329,7 +320,8 @@ def stored_table(session: Session) -> tuple[CostTable | None, str]:
         table = CostTable.load(path, session.fingerprint)
     except (FingerprintMismatchError, CostTableError) as error:
         if named:
-            raise
+            variable = "ADAVERIFY_PATHS_COST_TABLE"
+            raise error.within(variable, f"set {variable} to another table, or unset it") from error
         return None, f"the stored cost table is not usable: {error.problem}"
     if table.disturbed and not named:
         return None, f"the stored cost table was measured on a busy machine: {table.disturbed[0]}"
