@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import pytest
 
@@ -62,7 +63,7 @@ def test_a_step_that_is_recorded_twice_is_refused(write, steps):
     with pytest.raises(TraceError, match="repeats the step of the line before") as caught:
         read_trace(write(*({"step": step} for step in steps)))
     assert caught.value.arrived == next(
-        one for one, other in zip(steps, steps[1:], strict=False) if one == other
+        one for one, other in pairwise(steps) if one == other
     )
 
 

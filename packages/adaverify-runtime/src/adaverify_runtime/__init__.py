@@ -2,7 +2,7 @@
 
 from adaverify_runtime.assembly import assemble
 from adaverify_runtime.backends import BackendCandidate, BackendSelection, select_backend
-from adaverify_runtime.calibration import Calibration, read_calibration, settings_for
+from adaverify_runtime.calibration import Calibration, check_calibration, read_calibration, settings_for
 from adaverify_runtime.decision import Decision, decide_strategy
 from adaverify_runtime.doctor import doctor
 from adaverify_runtime.loading import load_plugins
@@ -61,6 +61,7 @@ __all__ = [
     "StartupReport",
     "Verifier",
     "assemble",
+    "check_calibration",
     "decide_strategy",
     "doctor",
     "known_variables",

@@ -60,6 +60,12 @@ def calibration_subject(target: str, drafter: str) -> str:
     return f"target {target}, drafter {drafter}"
 
 
+def subject_names(fingerprint: str) -> tuple[str, str]:
+    """Return the target and the drafter of ``calibration_subject``; of another text, parts of it."""
+    target, _, drafter = fingerprint.removeprefix("target ").partition(", drafter ")
+    return target, drafter
+
+
 def signal_of(state: object, otherwise: str) -> str:
     """Return the name of the signal that saved ``state``; ``otherwise`` for whatever has no such name."""
     named = state.get("signal") if isinstance(state, dict) and "learnt" in state else None

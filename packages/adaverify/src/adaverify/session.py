@@ -32,11 +32,10 @@ from adaverify_runtime import (
     PluginManager,
     Settings,
     assemble,
+    check_calibration,
     doctor,
     load_plugins,
-    read_calibration,
     read_settings,
-    settings_for,
 )
 from adaverify_verification import CostTable, Fingerprint, ProfileGrid, TableCheck
 
@@ -243,16 +242,13 @@ def open_session(
         UnknownNameError: no model or drafter has the name; lists those that were discovered.
         CapabilityError: there is no such device.
         ModelFileError: the model cannot be fetched or read.
-        CalibrationError: the calibration file cannot be read, or another signal was chosen.
+        CalibrationError: the calibration file cannot be read, or is of another signal, K, target or drafter.
         EngineError: a size is out of range.
     """
     settings, plugins = discover()
     if choice.calibration is not None or choice.uncalibrated:
         paths = settings.paths.model_copy(update={"calibration": choice.calibration})
         settings = replace(settings, paths=paths)
-    if settings.paths.calibration is not None:
-        # Before the model: a wrong path should not cost its loading.
-        settings = settings_for(settings, read_calibration(settings.paths.calibration))
     models = {entry.descriptor.name: entry.descriptor for entry in plugins.models()}
     drafters = {entry.descriptor.name: entry.descriptor for entry in plugins.drafters()}
     if load is None and choice.model not in models:
@@ -270,6 +266,8 @@ def open_session(
         device=usable_device(choice.device or settings.device.name),
         dtype=choice.dtype or preset.dtype,
     )
+    # Before the model, and before anything is measured: a wrong file should cost neither.
+    settings = check_calibration(settings, plugins, options.limits, drafter=next(iter(choice.drafters), None))
     with blaming_plugins(plugins):
         model = (load or models[choice.model].load)(
             ModelOptions(device=options.device, dtype=options.dtype, offline=choice.offline, progress=fetched)
@@ -277,6 +275,7 @@ def open_session(
     capability = doctor(settings, options.device, plugins=plugins).capability
     with blaming_plugins(plugins):
         chosen = choose_drafting(choice.drafters, drafters, model.model.geometry.name, options.draft_tokens)
+    check_calibration(settings, plugins, options.limits, model.model.geometry.name, chosen.first.name)
     if chosen.fallback:
         note(chosen.fallback)
     return Session(
