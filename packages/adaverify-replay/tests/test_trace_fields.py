@@ -62,9 +62,7 @@ def test_a_step_that_is_recorded_twice_is_refused(write, steps):
     """The totals of a report would count it twice."""
     with pytest.raises(TraceError, match="repeats the step of the line before") as caught:
         read_trace(write(*({"step": step} for step in steps)))
-    assert caught.value.arrived == next(
-        one for one, other in pairwise(steps) if one == other
-    )
+    assert caught.value.arrived == next(one for one, other in pairwise(steps) if one == other)
 
 
 @pytest.mark.parametrize("steps", [(0, 1, 2, 0, 1, 2), (5, 5), (3, 4, 3, 3, 4)])

@@ -12,6 +12,7 @@ import torch
 from adaverify.blame import blaming_plugins
 from adaverify.console import note
 from adaverify.drafting import DRAFTER, FALLBACK, choose_drafting, require_known
+from adaverify.said import priced_or_said
 from adaverify.sizing import require_cache
 from adaverify_contracts import (
     Capability,
@@ -176,7 +177,8 @@ class Session:
     def uncaptured(self, mode: Mode, cost_table: CostTable | None = None) -> Engine:
         """Return a fresh engine in ``mode`` that runs every step eagerly until it is told to capture."""
         limits = self.options.limits
-        with blaming_plugins(self.plugins):
+        # Whoever runs without a table was told why, and what to do, by ``pricing``.
+        with blaming_plugins(self.plugins), priced_or_said(cost_table is None):
             verifier = assemble(
                 limits,
                 device=self.options.device,
