@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from adaverify_contracts import CalibrationError
+from adaverify_verification.json_file import read_json
 
 FORMAT = 1
 
@@ -86,12 +87,11 @@ def load_state(path: Path) -> object:
         CalibrationError: the file cannot be read or is not JSON.
     """
     try:
-        state: object = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as cause:
+        return read_json(path)
+    except (OSError, ValueError) as cause:
         raise CalibrationError(
-            f"saved calibration cannot be read: {type(cause).__name__}",
+            f"saved calibration cannot be read: {type(cause).__name__}: {cause}",
             arrived=str(path),
             allowed="a readable JSON file: what save_state wrote, or another engine's temperatures",
             remedy="check the path, or do without the file; the signal calibrates itself",
         ) from cause
-    return state

@@ -17,6 +17,7 @@ import numpy as np
 
 from adaverify_contracts import CostTableError, FingerprintMismatchError
 from adaverify_verification.fingerprint import Fingerprint
+from adaverify_verification.json_file import read_json
 from adaverify_verification.monotone import isotonic
 
 FORMAT = "adaverify-cost-table"
@@ -233,8 +234,8 @@ class CostTable:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        document = read_json(path)
+    except (OSError, ValueError) as error:
         raise CostTableError(
             "the cost table cannot be read",
             arrived=f"{type(error).__name__}: {error}",

@@ -265,7 +265,7 @@ def open_session(
         num_pages=preset.num_pages,
         prefill_chunk=preset.prefill_chunk,
         seed=preset.seed if choice.seed is None else choice.seed,
-        device=usable_device(choice.device or settings.device.name),
+        device=usable_device(settings.device.name if choice.device is None else choice.device),
         dtype=choice.dtype or preset.dtype,
     )
     # Before the model, and before anything is measured: a wrong file should cost neither.
