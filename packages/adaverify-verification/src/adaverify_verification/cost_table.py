@@ -243,7 +243,7 @@ def _read(path: Path) -> dict[str, Any]:
             remedy=REMEASURE,
         ) from error
     kind = (document.get("format"), document.get("version")) if isinstance(document, dict) else None
-    if kind != (FORMAT, VERSION):
+    if not isinstance(document, dict) or kind != (FORMAT, VERSION):
         raise CostTableError(
             "the file is not a cost table of this version",
             arrived=kind,
