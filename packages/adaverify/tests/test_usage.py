@@ -40,7 +40,6 @@ def test_what_is_no_path_is_wrong_usage_in_every_command(tiny, invoke, arguments
         ("audit", "--seed", 2**63),
         ("run", "--draft-tokens", 65537),
         ("profile", "--draft-tokens", 10**30),
-        ("profile", "--concurrency", 65537),
         ("calibrate", "--temperature", "inf"),
     ],
 )
