@@ -17,6 +17,7 @@ import numpy as np
 
 from adaverify_contracts import CostTableError, FingerprintMismatchError
 from adaverify_verification.fingerprint import Fingerprint
+from adaverify_verification.json_file import read_json
 from adaverify_verification.monotone import isotonic
 
 FORMAT = "adaverify-cost-table"
@@ -86,8 +87,11 @@ class CostTable:
         noted: Iterable[str] = (),
         disturbed: Iterable[str] = (),
     ) -> CostTable:
-        """Return a table of (tokens, requests, context, seconds) points; repeats count by their median.
+        """Return a table of (tokens, requests, context, seconds) points, and (requests, seconds) of drafting.
 
+        Several times for one point count by their median, since sizes that are padded alike are measured as
+        one; where they differ by more than 2 % of it, the table's ``outliers`` say so. So do several times
+        of drafting for one number of requests.
         ``noted`` are sentences about single slow rounds, kept among the outliers; ``disturbed`` are those
         about points whose rounds never agreed.
 
@@ -104,13 +108,23 @@ class CostTable:
             raise CostTableError(
                 "a cost table holds no measurement", allowed="at least one point", remedy=REMEASURE
             )
-        curves, outliers = [], []
+        curves: list[CostCurve] = []
+        outliers: list[str] = []
         for (requests, context), by_tokens in sorted(samples.items()):
-            curve = _curve(requests, context, {count: median(values) for count, values in by_tokens.items()})
+            for tokens, times in sorted(by_tokens.items()):
+                outliers.extend(
+                    _contradictory(f"{tokens} tokens, {requests} requests, context {context}", times)
+                )
+            curve = _curve(requests, context, {count: median(times) for count, times in by_tokens.items()})
             curves.append(curve)
             outliers.extend(_outliers(curve))
         _positive("rejected_seconds", rejected_seconds, zero=True)
-        drafting = tuple(sorted(_draft_price(price) for price in draft))
+        prices: dict[int, list[float]] = defaultdict(list)
+        for count, seconds in (_draft_price(price) for price in draft):
+            prices[count].append(seconds)
+        for count, times in sorted(prices.items()):
+            outliers.extend(_contradictory(f"drafting for {count} requests", times))
+        drafting = tuple(sorted((count, median(times)) for count, times in prices.items()))
         named = tuple(dict.fromkeys((*outliers, *(str(note) for note in noted))))
         unquiet = tuple(str(note) for note in disturbed)
         return cls(fingerprint, tuple(curves), named, drafting, float(rejected_seconds), unquiet)
@@ -177,9 +191,16 @@ class CostTable:
 
         Raises:
             CostTableError: missing, unreadable, malformed or without a usable measurement.
-            FingerprintMismatchError: measured on another setup; names each field that differs.
+            FingerprintMismatchError: measured on another setup; names each field that differs. Both name the
+                file.
         """
-        document = _read(Path(path))
+        try:
+            return cls._parsed(_read(Path(path)), expected)
+        except CostTableError as error:
+            raise error.within(f"cost table {path}") from error
+
+    @classmethod
+    def _parsed(cls, document: dict[str, Any], expected: Fingerprint | None) -> CostTable:
         # A misspelt key would be a price of nothing.
         if unknown := sorted(document.keys() - KEYS):
             raise CostTableError(
@@ -201,7 +222,7 @@ class CostTable:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CostTableError(
                 "the cost table is malformed",
-                arrived=f"{path}: {type(error).__name__}: {error}",
+                arrived=f"{type(error).__name__}: {error}",
                 allowed=f"a file written by CostTable.save, version {VERSION}",
                 remedy=REMEASURE,
             ) from error
@@ -213,16 +234,16 @@ class CostTable:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        document = read_json(path)
+    except (OSError, ValueError) as error:
         raise CostTableError(
             "the cost table cannot be read",
-            arrived=f"{path}: {type(error).__name__}: {error}",
+            arrived=f"{type(error).__name__}: {error}",
             allowed="a JSON file written by CostTable.save",
             remedy=REMEASURE,
         ) from error
     kind = (document.get("format"), document.get("version")) if isinstance(document, dict) else None
-    if kind != (FORMAT, VERSION):
+    if not isinstance(document, dict) or kind != (FORMAT, VERSION):
         raise CostTableError(
             "the file is not a cost table of this version",
             arrived=kind,
@@ -310,6 +331,13 @@ def _curve(requests: int, context: int, by_tokens: dict[int, float]) -> CostCurv
     tokens = tuple(sorted(by_tokens))
     measured = tuple(by_tokens[count] for count in tokens)
     return CostCurve(requests, context, tokens, measured, tuple(isotonic(np.array(measured)).tolist()))
+
+
+def _contradictory(where: str, times: list[float]) -> list[str]:
+    used = median(times)
+    if max(times) - min(times) <= OUTLIER_SHARE * used:
+        return []
+    return [f"{where}: {len(times)} times from {min(times):.6g} to {max(times):.6g} s, used {used:.6g} s"]
 
 
 def _outliers(curve: CostCurve) -> list[str]:

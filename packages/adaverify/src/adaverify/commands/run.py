@@ -43,7 +43,7 @@ from adaverify.session import (
     open_session,
     table_path,
 )
-from adaverify.usage import finite_temperature, path
+from adaverify.usage import LARGEST_SEED, finite_temperature, path
 from adaverify_contracts import AdaverifyError
 from adaverify_engine import Engine, Sampling
 from adaverify_engine.compare import Comparison
@@ -67,7 +67,7 @@ def run(
     temperature: Annotated[
         float, typer.Option(callback=finite_temperature, help="0 is greedy; otherwise 1e-6 .. 1e6.")
     ] = 0.0,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed of sampled runs.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, max=LARGEST_SEED, help="Seed of sampled runs.")] = None,
     trim_invariant: Annotated[
         bool,
         typer.Option(
