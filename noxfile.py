@@ -31,8 +31,9 @@ NO_DEVICE = "not gpu and not sm90 and not sm100"
 # A file is one process's, so that what its tests share is made once. In the order they are found: sorted by
 # their number of tests, the few long ones would come last and the other process would wait for them.
 PARALLEL = ["--numprocesses", "2", "--dist", "loadfile", "--no-loadscope-reorder"]
-# Beside another process, two threads of torch wait for each other most of the time.
-ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+# Beside another process, two threads of torch wait for each other most of the time. The tests start many
+# processes, and where bytecode may not be kept, each of them would compile every module of ours again.
+PROCESSES = {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": None}
 NO_TESTS = 5
 
 __doc__ += "\n\nDistributions, found by folder: " + ", ".join(d.name for d in DISTRIBUTIONS) + "."
@@ -129,7 +130,7 @@ def tests(session: nox.Session) -> None:
     arguments = [argument for argument in session.posargs if argument != "--offline"]
     markers = f"not slow and {NO_DEVICE}" + " and not network" * offline
     options = ["-m", markers, "--benchmark-disable", *PARALLEL]
-    environment.run("-m", "pytest", *options, *arguments, env=ONE_THREAD)
+    environment.run("-m", "pytest", *options, *arguments, env=PROCESSES)
 
 
 @nox.session(venv_backend="none", default=False)
@@ -137,7 +138,7 @@ def slow(session: nox.Session) -> None:
     """Run the tests marked slow of packages and plugins; those of the workspace run in the build session."""
     environment = Environment(session, "tests")
     options = ["-m", f"slow and {NO_DEVICE}", *PARALLEL]
-    environment.run("-m", "pytest", *options, *paths("tests"), *session.posargs, env=ONE_THREAD)
+    environment.run("-m", "pytest", *options, *paths("tests"), *session.posargs, env=PROCESSES)
 
 
 @nox.session

@@ -48,6 +48,16 @@ def imports(file: Path, *, typing: bool = False) -> Iterator[Import]:
     Opening a package's data with `importlib.resources.files` counts: it needs the package as much.
     Not included: `importlib.import_module`, which a probe uses on a library that need not be there.
     """
+    yield from _imports(file, file.stat().st_mtime_ns, typing)
+
+
+@cache
+def _imports(file: Path, changed: int, typing: bool) -> tuple[Import, ...]:
+    """Find the imports once a version of a file: several tests ask for the same ones."""
+    return tuple(_find_imports(file, typing))
+
+
+def _find_imports(file: Path, typing: bool) -> Iterator[Import]:
     tree = ast.parse(file.read_text(encoding="utf-8"))
     for node in ast.walk(tree) if typing else _executed(tree):
         if isinstance(node, ast.Import):

@@ -124,3 +124,14 @@ def test_a_step_has_no_more_tokens_than_int32_boundaries_count(requests, drafts,
     with pytest.raises(LimitsError, match="int32 boundaries") as caught:
         Limits(**sizes)
     assert caught.value.arrived == requests * (drafts + 1)
+
+
+@pytest.mark.parametrize("field", [item.name for item in dataclasses.fields(Limits)])
+@pytest.mark.parametrize("value", [2**31, 10**30, None, "4", 4.0, True, [4]])
+def test_every_field_is_an_int_that_kernels_can_read(field, value):
+    """A page of 10**30 tokens was accepted, and ended in an allocation of its size."""
+    sizes = {"max_requests": 4, "draft_tokens": 3, "max_model_len": 64, "page_size": 16, field: value}
+    with pytest.raises(LimitsError) as caught:
+        Limits(**sizes)
+    assert caught.value.allowed
+    assert caught.value.remedy

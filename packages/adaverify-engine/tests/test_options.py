@@ -61,6 +61,14 @@ def test_bad_sampling_is_refused(field):
         {"prefill_chunk": 0},
         {"seed": -3},
         {"dtype": "float16"},
+        {"dtype": ["float32"]},
+        {"device": 5},
+        {"seed": 2**63},
+        {"page_size": 10**30},
+        {"num_pages": 2**31},
+        {"max_requests": 10**30},
+        {"device": None},
+        {"device": ""},
     ],
 )
 def test_bad_options_are_refused(field):

@@ -5,13 +5,16 @@ import torch
 
 from adaverify_contracts import (
     AdaverifyError,
+    CalibrationError,
     Capability,
     CapabilityError,
     CostTableError,
     DescriptorError,
+    GraphError,
     Limits,
     LimitsError,
     NoStrategyError,
+    PlanError,
     PluginError,
     SettingsError,
 )
@@ -33,6 +36,7 @@ WRONG = [
     ({"cost_table": "table.json"}, CostTableError),
     ({"strategy": 3}, NoStrategyError),
     ({"row_costs": 3}, CostTableError),
+    ({"target": 5}, CalibrationError),
     ({"mode": []}, SettingsError),
     ({"mode": 3}, SettingsError),
     ({"device": []}, CapabilityError),
@@ -63,3 +67,38 @@ def test_the_documented_types_are_taken():
     verifier = assemble(LIMITS, device=torch.device("cpu"))
     assert isinstance(verifier.capability, Capability)
     verifier.close()
+
+
+@pytest.mark.parametrize("plan", [None, 5, "full"])
+def test_deciding_for_what_is_no_plan_is_refused(verifier, plan):
+    with pytest.raises(PlanError, match="is no plan") as caught:
+        verifier().decide(plan)
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("name", "call", "words"),
+    [
+        ("x", None, "cannot be called"),
+        ("x", 5, "cannot be called"),
+        (None, print, "no name"),
+        ("", print, "no name"),
+    ],
+)
+def test_an_observer_without_a_name_or_a_function_is_refused_at_once(verifier, name, call, words):
+    """One that cannot be called was taken, and disabled only at the first step."""
+    with pytest.raises(DescriptorError, match=words) as caught:
+        verifier().add_observer(name, call)
+    assert caught.value.allowed
+    assert caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"step": None}, {"step": 5}, {"prologue": 5}, {"progress": "yes"}, {"bytes_of": 3}], ids=str
+)
+def test_capturing_what_cannot_be_called_is_refused(verifier, arguments):
+    """Also where nothing is captured: the mistake would wait for the first machine that captures."""
+    with pytest.raises(GraphError, match=next(iter(arguments))) as caught:
+        verifier().capture(**{"step": print, **arguments})
+    assert caught.value.allowed
+    assert caught.value.remedy

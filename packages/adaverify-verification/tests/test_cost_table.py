@@ -142,3 +142,24 @@ def test_a_misspelt_key_is_refused_and_named(tmp_path):
     path.write_text(path.read_text().replace("rejected_seconds", "rejected_sec0nds"))
     with pytest.raises(CostTableError, match="rejected_sec0nds"):
         CostTable.load(path, HERE)
+
+
+def test_two_times_for_one_point_count_by_their_median_and_are_told():
+    """A file with a line too many is no reason to stop, and not one to be silent about either."""
+    table = CostTable.from_points(
+        HERE,
+        [(1, 1, 16, 1.0), (4, 1, 16, 2.0), (4, 1, 16, 3.0), (4, 1, 16, 9.0)],
+        draft=[(1, 0.5), (2, 0.7), (1, 0.1)],
+    )
+    assert table.points == ((1, 1, 16, 1.0), (4, 1, 16, 3.0))
+    assert table.draft == ((1, 0.3), (2, 0.7))
+    assert table.outliers == (
+        "4 tokens, 1 requests, context 16: 3 times from 2 to 9 s, used 3 s",
+        "drafting for 1 requests: 2 times from 0.1 to 0.5 s, used 0.3 s",
+    )
+
+
+def test_two_times_that_agree_are_not_told():
+    """Sizes that are padded alike are measured more than once."""
+    table = CostTable.from_points(HERE, [(4, 1, 16, 2.0), (4, 1, 16, 2.02)])
+    assert (table.points, table.outliers) == (((4, 1, 16, 2.01),), ())

@@ -11,14 +11,13 @@ from adaverify_contracts import (
     ClosedError,
     DescriptorError,
     LayoutError,
-    LosslessError,
     PlanError,
     PlanState,
     PolicyDescriptor,
     Seen,
     StepOutcome,
 )
-from adaverify_verification import CALIBRATED, OPTIMISTIC, CostTable, Fingerprint, ManagerOptions, RatioPolicy
+from adaverify_verification import CALIBRATED, CostTable, Fingerprint, ManagerOptions, RatioPolicy
 from adaverify_verification.policies import PricePolicy
 
 
@@ -131,91 +130,6 @@ def test_a_signal_that_is_ready_ends_warming_early(build):
     assert loop.step < 400
 
 
-def test_unsafe_pairs_downgrade_only_sampled_steps(build):
-    """A score that saw the drawn token: greedy steps trim, sampled ones verify everything, counted."""
-    manager = build.manager(build.table(steep, (1, 16), 128), seen=Seen.DRAWN_TOKEN, deterministic=False)
-    loop = build.loop(manager, steep)
-    loop.serve(HALF)
-    sampled, greedy = loop.serve(HALF, sampled=True), loop.serve(HALF)
-    assert sampled.budget == 28
-    assert "token drawn" in sampled.reason
-    assert sampled.state is PlanState.FULL
-    assert loop.records[1].fallbacks == ("lossless-downgrade",)
-    assert manager.counters["lossless-downgrade"] == 1
-    assert greedy.state is PlanState.TRIMMING
-
-
-def test_a_downgrade_is_said_at_the_start(build, caplog):
-    """Once, with the reason; a safe pair says nothing."""
-    table = build.table(steep, (1, 16), 128)
-    with caplog.at_level(logging.WARNING):
-        build.manager(table, seen=Seen.PREFIX, deterministic=False)
-        assert not caplog.records
-        build.manager(table, seen=Seen.DRAWN_TOKEN, deterministic=False)
-    (record,) = caplog.records
-    assert "sampled requests are verified whole" in record.message
-    assert "token drawn" in record.message
-
-
-def test_unsafe_pairs_downgrade_the_sampled_requests_of_a_mixed_step(build):
-    """Request by request: sampled ones are verified whole, the greedy ones beside them are trimmed."""
-    manager = build.manager(build.table(steep, (1, 16), 128), seen=Seen.DRAWN_TOKEN, deterministic=False)
-    loop, scores = build.loop(manager, steep), np.tile([0.97, 0.9, 0.6, 0.1, 0.1, 0.1, 0.1], (4, 1))
-    mixed = np.array([False, True, False, True])
-    scores[1] = 0.01
-    plan = loop.serve(scores, sampled=True, sampled_requests=mixed)
-    admitted = manager.buffers["admitted"][:4].tolist()
-    assert admitted[1] == admitted[3] == 7
-    assert 0 < admitted[0] < 7
-    assert plan.budget == sum(admitted) < 28
-    assert plan.state is PlanState.TRIMMING
-    assert plan.lag == 0
-    assert "token drawn" in plan.reason and "margin" in plan.reason
-    assert loop.records[0].fallbacks == ("lossless-downgrade",)
-    # Expected tokens count what the sampled ones are likely to keep, not what they have verified.
-    survivals = np.cumprod(scores, axis=1)
-    assert plan.full_tokens == pytest.approx(4 + survivals.sum(), abs=0.01)
-    everything = loop.serve(scores, sampled=True, sampled_requests=np.ones(4, dtype=bool))
-    assert (everything.budget, everything.state) == (28, PlanState.FULL)
-
-
-def test_a_logits_chunk_cuts_sampled_requests_by_position_alone(build):
-    """Where not even everything fits, an unsafe score must not decide what is cut (maths M6)."""
-    manager = build.manager(build.table(steep, (1, 16), 128), seen=Seen.DRAWN_TOKEN, deterministic=False)
-    loop, admitted = build.loop(manager, steep), []
-    for scores in ([0.1, 0.9], [0.9, 0.1]):
-        plan = loop.serve(np.tile(np.array(scores)[:, None], (1, 7)), sampled=True, chunk_limit=2 + 5)
-        assert plan.budget == 5
-        admitted.append(manager.buffers["admitted"][:2].tolist())
-    assert admitted[0] == admitted[1] == [3, 2]
-
-
-def test_unsafe_pairs_can_be_refused_when_built(build):
-    """``refuse`` raises LosslessError; a deterministic drafter lifts it."""
-    table = build.table(steep, (1, 16), 128)
-    with pytest.raises(LosslessError):
-        build.manager(table, seen=Seen.DRAWN_TOKEN, deterministic=False, lossless="refuse")
-    build.manager(table, seen=Seen.DRAWN_TOKEN, deterministic=True, lossless="refuse")
-    build.manager(table, signal=OPTIMISTIC, seen=Seen.DRAWN_TOKEN, deterministic=False, lossless="refuse")
-
-
-def test_sampled_drafts_size_the_budget_from_the_step_before(build):
-    """Lag 1: the live values of this step must not move its budget (maths M4, M5)."""
-    table = build.table(steep, (1, 16), 128)
-    poor, rich = np.full((4, 7), 0.2), np.full((4, 7), 0.97)
-    budgets = []
-    for second in (poor, rich):
-        loop = build.loop(build.manager(table, deterministic=False), steep)
-        loop.serve(HALF)
-        plan = loop.serve(second, sampled=True)
-        assert plan.lag == 1
-        budgets.append((plan.budget, plan.digest))
-    assert budgets[0] == budgets[1]
-    loop = build.loop(build.manager(table, deterministic=True), steep)
-    loop.serve(HALF)
-    assert loop.serve(rich, sampled=True).budget > budgets[0][0]
-
-
 def test_a_recycled_slot_never_reads_its_predecessor(build):
     """vllm #47930: another generation is an unknown request, survival 1; K is verified again."""
     table = build.table(steep, (1, 16), 128)
@@ -326,83 +240,6 @@ def test_options_check_themselves(options):
     """What arrived, what is allowed."""
     with pytest.raises(DescriptorError, match="ManagerOptions"):
         ManagerOptions(**options)
-
-
-def outcome(step, admitted, drafted=7, **more):
-    admitted = np.array(admitted)
-    facts = {
-        "slots": np.arange(len(admitted)),
-        "generations": np.zeros(len(admitted), np.int64),
-        "drafted": np.full(len(admitted), drafted),
-        "admitted": admitted,
-        "accepted": np.zeros(len(admitted), np.int64),
-        "scores": np.zeros((len(admitted), 7), np.float32),
-        "learn": np.ones(len(admitted), bool),
-        "sampled": np.zeros(len(admitted), bool),
-        "emitted": len(admitted),
-        "seconds": 9.0,
-        **more,
-    }
-    return StepOutcome(step=step, **facts)
-
-
-def test_a_plan_that_was_not_executed_is_an_error_count_and_teaches_nothing(build):
-    """sglang #30204: planned 2, verified 7; vllm #51510: plan 0, drafted 2."""
-    manager = build.manager(build.table(steep, (1, 16), 128), online=True)
-    manager.publish(0, np.arange(2), np.zeros(2, np.int64), build.logits(HALF[:2]))
-    plan = manager.plan(build.state(0, 2))
-    before = float(manager.cost.seconds(np.array([plan.tokens]), 2, 128)[0])
-    record = manager.observe(outcome(0, [7, 7]), plan, "reference")
-    assert (record.planned, record.verified) == (
-        plan.budget,
-        14,
-    )
-    assert "verified-not-planned" in record.fallbacks
-    assert manager.counters["verified-not-planned"] == 1
-    assert manager.margin == 0.02
-    assert float(manager.cost.seconds(np.array([plan.tokens]), 2, 128)[0]) == before
-    idle = manager.plan(build.state(1, 2, scheduled=np.zeros(2, np.int64)))
-    record = manager.observe(outcome(1, [0, 0], drafted=2), idle, "reference")
-    assert record.fallbacks == ("drafted-not-scheduled",)
-
-
-def test_an_outcome_of_another_step_is_not_credited(build):
-    """No measurement is credited to a plan that did not cause it."""
-    manager = build.manager(build.table(steep, (1, 16), 128), online=True)
-    plan = manager.plan(build.state(4, 2))
-    record = manager.observe(outcome(3, [7, 7]), plan, "reference")
-    assert "outcome-of-another-step" in record.fallbacks
-    assert record.step == 4
-    assert float(manager.cost.seconds(np.array([16]), 2, 128)[0]) == pytest.approx(steep(16))
-
-
-def test_served_times_refresh_the_prices_of_the_size_that_ran(build):
-    """Predicted and realised meet, and the margin narrows again."""
-    loop = build.loop(
-        build.manager(build.table(steep, (1, 16), 128), online=True, mode="fixed"), lambda n: 1.5 * steep(n)
-    )
-    for _ in range(300):
-        plan = loop.serve(HALF)
-    assert plan.predicted_seconds == pytest.approx(1.5 * steep(32), rel=0.02)
-
-
-def test_prefill_steps_cost_do_not_gain_and_are_not_credited(build):
-    """Other tokens raise T; tiers hold no prefill chunk; their time says nothing about decode prices."""
-    manager = build.manager(build.table(steep, (1, 16), 256), tiers=(8, 16, 32, 64, 128), online=True)
-    loop = build.loop(manager, lambda n: 50.0)
-    plan = loop.serve(HALF, other_tokens=100, emitting=4)
-    assert plan.certain_tokens == 104
-    assert plan.tier == plan.tokens == 104 + plan.budget
-    assert float(manager.cost.seconds(np.array([64]), 4, 128)[0]) == pytest.approx(steep(64))
-    assert plan.predicted_tokens <= 4 + 28
-
-
-def test_mixed_batches_use_the_tiers_where_the_engine_pads_them(build):
-    """Piecewise graphs hold prefill chunks too: T > R, tier ends are the candidates."""
-    manager = build.manager(build.table(steep, (1, 16), 256), tiers=(8, 16, 32, 64, 128), mixed_tiers=True)
-    plan = build.loop(manager, steep).serve(HALF, other_tokens=20, emitting=4)
-    assert plan.tier in (32, 64)
-    assert plan.budget in (8, 28)
 
 
 def test_policies_are_ordinary_plugins(build):

@@ -9,16 +9,10 @@ import pytest
 import torch
 
 from adaverify import session
-from adaverify.bench import assign, plan, relay, step, surroundings
-from adaverify.bench.launches import require_launches
-from adaverify.bench.timing import DeviceTimer, sample
+from adaverify.bench import assign, plan, relay, step
+from adaverify.bench.timing import DeviceTimer
 from adaverify_contracts import (
-    BenchmarkColumn,
-    BenchmarkDescriptor,
-    BenchmarkResult,
     ModelFileError,
-    Requirements,
-    WrongValueError,
     hookimpl,
 )
 from adaverify_engine.results import ResultRing
@@ -27,18 +21,9 @@ from adaverify_runtime.staging import StaticInputs
 from adaverify_verification import CpuRelay
 
 NAMES = ("metadata", "plan", "assign", "relay", "capture", "step")
+
+
 TOY = ("--device", "cpu", "--repeat", 1, "--requests", 2, "--steps", 4)
-
-
-class Bench:
-    """Registers one benchmark."""
-
-    def __init__(self, run, name="gemm", requirements=None):
-        self.descriptor = BenchmarkDescriptor(name, "a product", requirements or Requirements(), run)
-
-    @hookimpl
-    def adaverify_register_benchmarks(self):
-        return (self.descriptor,)
 
 
 class OwnBenchmarks:
@@ -49,16 +34,6 @@ class OwnBenchmarks:
         from adaverify.hooks import adaverify_register_benchmarks
 
         return adaverify_register_benchmarks()
-
-
-def result(options):
-    return BenchmarkResult(
-        columns=(BenchmarkColumn("variant"), BenchmarkColumn("host_us", "us")),
-        rows=(("ours", 123.456),),
-        checks=("seven values equal",),
-        data="zeros",
-        cache="warm",
-    )
 
 
 @pytest.fixture
@@ -274,105 +249,6 @@ def test_a_ladder_that_lacks_a_size_is_refused(ours, invoke, monkeypatch):
     assert found.exit_code == 1 and "were not captured" in " ".join(found.stderr.split())
 
 
-@pytest.mark.parametrize(
-    "counts",
-    [
-        {"cudaGraphLaunch": 99},
-        {"cudaGraphLaunch": 200},
-        {"cudaGraphLaunch": 100, "cudaStreamSynchronize": 1},
-        {"cudaGraphLaunch": 100, "cudaMemcpy": 1},
-        {},
-    ],
-)
-def test_steps_that_wait_or_are_no_single_launch_are_refused(counts):
-    with pytest.raises(WrongValueError):
-        require_launches(counts, 100, 100)
-
-
-def test_steps_of_one_launch_pass():
-    require_launches({"cudaGraphLaunch": 100, "cudaEventSynchronize": 100, "cudaMemcpyAsync": 200}, 100, 100)
-    with pytest.raises(WrongValueError):
-        require_launches({"cudaGraphLaunch": 60}, 60, 100)
-
-
-def test_host_work_of_late_steps_is_not_hidden():
-    """The share counts host time of the steps whose results lay there already."""
-    steps = step.Steps()
-    phases = dict.fromkeys(("draft", "plan", "forward", "accept", "observe"), 0.0)
-    steps.add(50.0, phases | {"plan": 30e-6, "forward": 20e-6})
-    steps.add(11.0, phases | {"plan": 10e-6, "forward": 1e-6})
-    assert steps.unhidden == pytest.approx(0.25)
-    assert step.Steps().unhidden == 0.0
-    reading = step.Steps(read_us=15.0)
-    reading.add(50.0, phases | {"plan": 30e-6, "forward": 20e-6})
-    assert (reading.host[0], reading.waits[0], reading.unhidden) == pytest.approx((45.0, 5.0, 1.0))
-
-
-def test_it_lists_what_there_is_and_what_runs_here(install, invoke):
-    """Plugins bring their own; requirements are held against this device."""
-    install(Bench(result), Bench(result, "warp", Requirements(device_types=("cuda",))))
-    shown = " ".join(invoke("bench", "--device", "cpu").stdout.split())
-    assert "gemm a product extra-0 yes" in shown
-    assert "warp a product" in shown and "device type is cpu, needs cuda" in shown
-
-
-def test_a_plugins_benchmark_runs_and_is_shown(install, invoke):
-    install(Bench(result))
-    found = invoke("bench", "gemm", "--device", "cpu")
-    assert found.exit_code == 0
-    assert "123.5" in found.stdout and "checked: seven values equal" in found.stdout
-
-
-def test_json_on_standard_output_is_nothing_else(install, invoke):
-    install(Bench(result))
-    value = json.loads(invoke("bench", "gemm", "--device", "cpu", "--json", "-").stdout)
-    assert value["benchmarks"][0]["rows"] == [{"variant": "ours", "host_us": 123.456}]
-
-
-def test_all_goes_on_past_what_is_skipped_refused_or_wrong(install, invoke):
-    """One wrong benchmark costs the exit code, not the others' figures."""
-
-    def wrong(options):
-        raise WrongValueError("seven differs from eight", arrived=7, allowed="8")
-
-    def refused(options):
-        raise ModelFileError("there is no model")
-
-    plugins = Bench(wrong, "first"), Bench(refused, "second"), Bench(result, "last")
-    install(*plugins, Bench(result, "warp", Requirements(device_types=("cuda",))))
-    found = invoke("bench", "all", "--device", "cpu", "--json", "-")
-    assert found.exit_code == 1
-    by_name = {one["name"]: one for one in json.loads(found.stdout)["benchmarks"]}
-    assert by_name["first"]["reason"].startswith("wrong values: seven differs from eight")
-    assert by_name["second"]["reason"] == "refused: there is no model"
-    assert by_name["warp"]["reason"].startswith("skipped: device type is cpu")
-    assert by_name["last"]["measured"]
-
-
-def test_one_that_does_not_run_here_or_does_not_exist_is_refused(install, invoke):
-    install(Bench(result, "warp", Requirements(device_types=("cuda",))))
-    found = invoke("bench", "warp", "--device", "cpu")
-    assert found.exit_code == 3 and "needs cuda" in found.stderr
-    found = invoke("bench", "nothing", "--device", "cpu")
-    assert found.exit_code == 3 and "all, warp" in found.stderr
-
-
-def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(install, invoke, tmp_path):
-    install(Bench(_never))
-    found = invoke("bench", "gemm", "--device", "cpu", "--json", tmp_path / "no" / "folder.json")
-    assert found.exit_code == 3 and "--json" in found.stderr
-
-
-def test_a_stranger_that_raises_is_blamed(install, invoke):
-    """A benchmark of a plugin that breaks is a typed error that names the plugin."""
-    source = "def run(options):\n    raise KeyError('x')\n"
-    namespace = {"__name__": "stranger.bench"}
-    exec(compile(source, "bench.py", "exec"), namespace)
-    install(Bench(namespace["run"]))
-    found = invoke("bench", "gemm", "--device", "cpu")
-    assert found.exit_code == 3 and "extra-0" in found.stderr
-
-
 def test_step_says_when_the_tiny_model_stands_in(tiny, few_calls, invoke):
     """The default model cannot be had: a note says so. A model that was named is never replaced."""
 
@@ -386,24 +262,3 @@ def test_step_says_when_the_tiny_model_stands_in(tiny, few_calls, invoke):
     assert any("tiny test model stood in" in note for note in one["notes"])
     assert one["facts"]["model"] == "tiny"
     assert invoke("bench", "step", *TOY, "--model", session.MODEL).exit_code == 3
-
-
-def test_the_timer_takes_turns_and_gives_quartiles():
-    """Every variant runs in every round, in an order that rotates; on a CPU there is no device time."""
-    calls = []
-    timer = DeviceTimer("cpu", rounds=3, calls=1)
-    times = timer.time({name: lambda name=name: calls.append(name) for name in "ab"})
-    assert calls == [*"aaa", *"bbb", *"ab", *"ba", *"ab"]
-    assert times["a"].host.low <= times["a"].host.median <= times["a"].host.high
-    assert times["a"].gpu is None and times["a"].graph_gpu is None
-    assert set(timer.under_load({"a": list})) == {"a"}
-    assert sample([3.0, 1.0, 2.0]).median == 2.0
-    assert sample([3.0]).high == 3.0
-
-
-def test_surroundings_do_without_tools(monkeypatch):
-    """No nvidia-smi, no git: the fields are null, and nothing fails."""
-    monkeypatch.setattr(surroundings.shutil, "which", lambda name: None)
-    assert surroundings.clocks("cuda") is None
-    assert surroundings.commit() is None
-    assert surroundings._output(["no-such-command-anywhere"]) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,22 @@ from adaverify_contracts import StepRecord
 from adaverify_replay import TraceWriter
 
 MAIN = "from adaverify.cli import main; main()"
+# Runs `main` in a fork for each command line of the first argument; the second is the file for the codes.
+FORKS = """
+import json, os, sys
+from adaverify.cli import main
+lines, path = json.loads(sys.argv[1]), sys.argv[2]
+codes = []
+for line in lines:
+    child = os.fork()
+    if not child:
+        sys.argv[1:] = line
+        main()
+        sys.exit()
+    codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+with open(path, "w") as file:
+    json.dump(codes, file)
+"""
 
 
 @pytest.fixture
@@ -112,19 +129,6 @@ def test_a_closed_pipe_is_neither_a_failed_check_nor_a_traceback(trace):
     assert (process.wait(), said) == (console.PIPE_CLOSED, "")
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that takes nothing")
-def test_an_output_that_takes_nothing_is_a_fault_of_its_own(trace):
-    """A full disk is no failed check (1) and no traceback; 4, with the reason, and quiet without a stderr."""
-    start = [sys.executable, "-c", MAIN]
-    with Path("/dev/full").open("w") as full:
-        result = subprocess.run(
-            [*start, "report", str(trace)], stdout=full, stderr=subprocess.PIPE, text=True
-        )
-        assert result.returncode == console.FAULT
-        assert result.stderr == "standard output cannot be written: No space left on device\n"
-        assert subprocess.run([*start, "--help"], stdout=full, stderr=full).returncode == console.FAULT
-
-
 def test_tables_in_a_pipe_are_not_cut_at_80_columns(tiny, invoke, monkeypatch):
     """Nobody can widen a file afterwards; COLUMNS still decides where it is set."""
     assert max(map(len, invoke("doctor").stdout.splitlines())) <= 80
@@ -184,23 +188,42 @@ def test_tables_keep_brackets_and_align_numbers(capsys):
     assert [line.rstrip() for line in lines[3:]] == ["x[plot]   1.5 %", "y       10.25 %"]
 
 
-@pytest.mark.parametrize("closed", [">&-", ">/dev/full"])
-def test_an_output_that_is_not_there_is_one_line_and_code_4(trace, closed):
-    """Closed or full, with a command or with its help: never a traceback, never code 1."""
-    for arguments in (f"report {trace} --json", "report --help"):
-        line = f"{sys.executable} -c '{MAIN}' {arguments} {closed}"
-        result = subprocess.run(["sh", "-c", line], stderr=subprocess.PIPE, text=True)
-        assert result.returncode == console.FAULT
-        assert result.stderr.startswith("standard output cannot be written: ")
-        assert result.stderr.count("\n") == 1
+def exit_codes(redirection, *commands):
+    """Run command lines with redirected streams; return their exit codes and what they said on stderr.
+
+    A shell redirects before Python starts. Python forks for each command line, so that the imports are paid
+    for once; a child runs `main` and ends as a process of its own does.
+    """
+    words = [sys.executable, "-c", FORKS, json.dumps(commands), "codes"]
+    line = f"{shlex.join(words)} {redirection}"
+    said = subprocess.run(["sh", "-c", line], stderr=subprocess.PIPE, text=True, check=True).stderr
+    return json.loads(Path("codes").read_text()), said
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that takes nothing")
+@pytest.mark.parametrize(
+    ("closed", "reason"), [(">&-", "it is closed"), (">/dev/full", "No space left on device")]
+)
+def test_an_output_that_is_not_there_is_one_line_and_code_4(trace, closed, reason):
+    """Closed or full, a table, JSON or a help page: never a traceback, never code 1."""
+    commands = (["report", str(trace)], ["report", str(trace), "--json"], ["report", "--help"], ["--help"])
+    codes, said = exit_codes(closed, *commands)
+    assert codes == [console.FAULT] * 4
+    assert said == f"standard output cannot be written: {reason}\n" * 4
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that takes nothing")
 @pytest.mark.parametrize("closed", ["2>&-", "2>/dev/full"])
-@pytest.mark.parametrize(("arguments", "code"), [("report absent", 3), ("nonsense", 2)])
-def test_messages_that_nobody_can_read_keep_the_exit_code(closed, arguments, code):
+def test_messages_that_nobody_can_read_keep_the_exit_code(closed):
     """The code is what is left to tell."""
-    line = f"{sys.executable} -c '{MAIN}' {arguments} {closed}"
-    assert subprocess.run(["sh", "-c", line]).returncode == code
+    assert exit_codes(f">/dev/null {closed}", ["report", "absent"], ["nonsense"])[0] == [3, 2]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that takes nothing")
+def test_streams_that_take_nothing_leave_the_exit_code(trace):
+    """Neither the result nor the message about it can be written: code 4 all the same."""
+    codes, _ = exit_codes(">/dev/full 2>/dev/full", ["report", str(trace)], ["--help"])
+    assert codes == [console.FAULT] * 2
 
 
 def test_control_characters_are_shown_as_escapes(invoke, tmp_path):

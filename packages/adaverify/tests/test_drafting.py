@@ -52,7 +52,7 @@ class EchoPlugin:
 
 
 def test_the_models_own_drafter_is_the_default_and_n_gram_stands_beside_it(tiny, run_tiny):
-    """Five lines of figures, tokens compared over all of them, one sentence that holds them together."""
+    """Four lines of figures, tokens compared over all of them, one sentence that holds them together."""
     plugin = EchoPlugin()
     tiny(plugin)
     result = run_tiny("--json")
@@ -64,16 +64,12 @@ def test_the_models_own_drafter_is_the_default_and_n_gram_stands_beside_it(tiny,
     assert list(report["modes"]) == ["none", "fixed", "adaptive"]
     assert list(report["rivals"]) == ["n-gram"]
     rivals = report["rivals"]["n-gram"]
-    assert list(rivals) == ["fixed", "adaptive"]
-    assert rivals["fixed"]["stats"]["drafted"] != report["modes"]["fixed"]["stats"]["drafted"]
-    best = max(report["modes"]["none"]["tokens_per_second"], rivals["adaptive"]["tokens_per_second"])
-    assert rivals["fixed"]["ratio_to_best_other"] == pytest.approx(
-        rivals["fixed"]["tokens_per_second"] / best
+    assert list(rivals) == ["adaptive"]
+    assert rivals["adaptive"]["stats"]["drafted"] != report["modes"]["adaptive"]["stats"]["drafted"]
+    assert rivals["adaptive"]["ratio_to_best_other"] == pytest.approx(
+        rivals["adaptive"]["tokens_per_second"] / report["modes"]["none"]["tokens_per_second"]
     )
-    assert list(report["completions"][0]["modes"]) == [
-        *("none", "fixed", "adaptive"),
-        *("n-gram fixed", "n-gram adaptive"),
-    ]
+    assert list(report["completions"][0]["modes"]) == ["none", "fixed", "adaptive", "n-gram adaptive"]
     assert report["tokens"]["identical"] is True
 
 
@@ -88,8 +84,8 @@ def test_both_drafters_are_on_the_screen(cold_cache, tiny, run_tiny):
     heads = [
         line.split()[0] for line in lines if line.split()[:1] and line.split()[0] in ("fixed", "adaptive")
     ]
-    assert heads.count("fixed") == heads.count("adaptive") == 3
-    assert "echo against n-gram, tokens per second: fixed " in " ".join(result.stdout.split())
+    assert (heads.count("fixed"), heads.count("adaptive")) == (2, 3)
+    assert "echo against n-gram, tokens per second: adaptive " in " ".join(result.stdout.split())
 
 
 def test_named_drafters_run_alone_or_against_each_other(tiny, run_tiny):
@@ -101,6 +97,7 @@ def test_named_drafters_run_alone_or_against_each_other(tiny, run_tiny):
     both = json.loads(both.stdout)
     assert both["setup"]["drafter"] == "n-gram"
     assert list(both["rivals"]) == ["echo"]
+    assert list(both["rivals"]["echo"]) == ["fixed"]
 
 
 def test_a_drafter_that_cannot_serve_is_replaced_by_name_and_counted(tiny, run_tiny):

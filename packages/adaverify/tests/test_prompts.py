@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from adaverify.prompts import file_prompts, human_eval_prompts
+from adaverify.prompts import human_eval_prompts, numbered_prompts
 from adaverify_contracts import PromptError
 
 
@@ -23,15 +23,15 @@ def test_text_is_one_prompt_a_line(tmp_path: Path) -> None:
     """Blank lines are skipped and surrounding blanks removed."""
     path = tmp_path / "prompts.txt"
     path.write_text("first\n\n  second  \n", encoding="utf-8")
-    assert file_prompts(path) == ["first", "second"]
-    assert file_prompts(path, 1) == ["first"]
+    assert numbered_prompts(path) == [(1, "first"), (3, "second")]
+    assert numbered_prompts(path, 1) == [(1, "first")]
 
 
 def test_jsonl_takes_strings_and_objects(tmp_path: Path) -> None:
     """Both spellings may be mixed in one file; inner newlines survive."""
     path = tmp_path / "prompts.jsonl"
     path.write_text('"a\\nb"\n{"prompt": "c", "id": 7}\n', encoding="utf-8")
-    assert file_prompts(path) == ["a\nb", "c"]
+    assert numbered_prompts(path) == [(1, "a\nb"), (2, "c")]
 
 
 @pytest.mark.parametrize(
@@ -50,28 +50,28 @@ def test_unusable_files_are_named_with_the_line(tmp_path: Path, name: str, conte
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(PromptError, match=says):
-        file_prompts(path)
+        numbered_prompts(path)
 
 
 def test_a_missing_file_and_a_folder_are_prompt_errors(tmp_path: Path) -> None:
     """Neither is a traceback from deep inside."""
     for path in (tmp_path / "absent.txt", tmp_path):
         with pytest.raises(PromptError, match="cannot be read"):
-            file_prompts(path)
+            numbered_prompts(path)
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_prompt(tmp_path: Path) -> None:
     """Editors of one platform put it in front."""
     path = tmp_path / "prompts.txt"
     path.write_bytes(b"\xef\xbb\xbffirst\r\nsecond\r\n")
-    assert file_prompts(path) == ["first", "second"]
+    assert numbered_prompts(path) == [(1, "first"), (2, "second")]
 
 
 def test_only_line_feeds_end_a_json_line(tmp_path: Path) -> None:
     """A line separator of another alphabet may stand inside a JSON string."""
     path = tmp_path / "prompts.jsonl"
     path.write_text('"a\u2028b"\n"c"\n', encoding="utf-8")
-    assert file_prompts(path) == ["a\u2028b", "c"]
+    assert numbered_prompts(path) == [(1, "a\u2028b"), (2, "c")]
 
 
 def test_json_nested_beyond_reason_is_a_prompt_error(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_json_nested_beyond_reason_is_a_prompt_error(tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text("[" * 100_000, encoding="utf-8")
     with pytest.raises(PromptError, match="line 1 is not JSON"):
-        file_prompts(path)
+        numbered_prompts(path)
 
 
 def test_devices_and_pipes_are_refused_unread(tmp_path: Path) -> None:
@@ -88,4 +88,4 @@ def test_devices_and_pipes_are_refused_unread(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     for path in (Path("/dev/zero"), pipe):
         with pytest.raises(PromptError, match="device or a pipe"):
-            file_prompts(path)
+            numbered_prompts(path)

@@ -333,3 +333,27 @@ def test_completions_that_differ_are_shown_once_a_text(tiny, run_tiny):
     shown = run_tiny("--mode", "none", "--mode", "fixed", "--concurrency", 1).stdout
     assert "completion, none \u2500" in shown
     assert "completion, fixed \u2500" in shown
+
+
+def test_other_numbers_of_drafts_run_beside_the_modes(tiny, run_tiny):
+    """``--fixed`` adds arms that draft less; adaptive is held against the best of all of them."""
+    result = run_tiny("--json", "--fixed", "2", "--fixed", "1", "--fixed", "2", "--drafter", "n-gram")
+    assert result.exit_code == 0, result.stderr
+    report = json.loads(result.stdout)
+    assert list(report["modes"]) == [*MODES, "fixed-1", "fixed-2"]
+    assert report["tokens"]["identical"] is True
+    speeds = {mode: one["tokens_per_second"] for mode, one in report["modes"].items()}
+    best = max(speed for mode, speed in speeds.items() if mode != "adaptive")
+    assert report["modes"]["adaptive"]["ratio_to_best_other"] == pytest.approx(speeds["adaptive"] / best)
+    few, many = report["modes"]["fixed-1"]["stats"], report["modes"]["fixed"]["stats"]
+    assert 0 < few["drafted"] < many["drafted"]
+    assert few["verified"] == few["drafted"]
+
+
+@pytest.mark.parametrize("count", ["0", "3", "99"])
+def test_numbers_of_drafts_that_are_not_below_k_are_refused(tiny, run_tiny, count):
+    """K itself is what the mode fixed runs; nothing is measured before the refusal."""
+    result = run_tiny("--fixed", count)
+    assert result.exit_code == 2
+    assert "allowed: 1 .. 2" in result.stderr
+    assert "measuring" not in result.stderr

@@ -217,7 +217,8 @@ def test_a_length_set_in_the_environment_is_a_limit(tiny, run_tiny, monkeypatch)
 def test_more_drafts_than_any_sequence_holds_are_refused(tiny, run_tiny):
     """K has a largest useful value, and the message has it."""
     refused(run_tiny("--draft-tokens", 600), "EngineError: K leaves no room", "arrived: 600", "0 .. 509")
-    refused(run_tiny("--draft-tokens", 10**12), "K leaves no room")
+    refused(run_tiny("--draft-tokens", 65536), "K leaves no room")
+    refused(run_tiny("--draft-tokens", 10**12), "--draft-tokens", code=2)
 
 
 def test_caches_beyond_the_memory_are_refused_with_both_sizes(tiny, invoke, prompts, monkeypatch):

@@ -6,7 +6,8 @@ caller can act on them without parsing text.
 
 from __future__ import annotations
 
-from typing import Any
+import copy
+from typing import Any, Self
 
 
 class AdaverifyError(Exception):
@@ -37,6 +38,19 @@ class AdaverifyError(Exception):
         if self.remedy is not None:
             parts.append(f"to do: {self.remedy}")
         return "; ".join(parts)
+
+    def within(self, place: str, remedy: str | None = None) -> Self:
+        """Return this error, its type and attributes kept, said of ``place``.
+
+        Args:
+            place: what the problem is in, a file or the variable that names it; put in front.
+            remedy: what else the reader can do; put behind the error's own.
+        """
+        told = copy.copy(self)
+        told.problem = f"{place}: {self.problem}"
+        told.remedy = ", or ".join(part for part in (self.remedy, remedy) if part) or None
+        told.args = (told._render(),)
+        return told
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Subclasses take other arguments than the text that Exception would be rebuilt from: without this an

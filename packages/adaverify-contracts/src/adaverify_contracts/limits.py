@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from adaverify_contracts import _check
 from adaverify_contracts.errors import LimitsError
 
+_LARGEST = 2**31 - 1
+
 
 def ceil_div(value: int, divisor: int) -> int:
     """Return ``value / divisor`` rounded up; the one ceiling division every table width comes from."""
@@ -57,20 +59,28 @@ class Limits:
                 allowed=f"0 .. {self.context_parallel_size - 1}",
                 remedy="pass this process's rank within the context-parallel group",
             )
-        if self.max_kv_len > 2**31 - 1:
+        if self.max_kv_len > _LARGEST:
             raise LimitsError(
                 "Limits.max_model_len plus drafts does not fit the int32 lengths that kernels read",
                 arrived=self.max_kv_len,
                 allowed="at most 2**31 - 1",
                 remedy="lower max_model_len",
             )
-        if self.max_tokens > 2**31 - 1:
+        if self.max_tokens > _LARGEST:
             raise LimitsError(
                 "Limits.max_requests x (draft_tokens + 1) does not fit int32 boundaries",
                 arrived=self.max_tokens,
                 allowed="at most 2**31 - 1 query tokens in one step",
                 remedy="lower max_requests to the largest batch that is really decoded",
             )
+        for name, bound in lowest.items():
+            if getattr(self, name) > _LARGEST:
+                raise LimitsError(
+                    f"Limits.{name} does not fit the int32 that kernels read",
+                    arrived=getattr(self, name),
+                    allowed=f"{bound} .. {_LARGEST}",
+                    remedy=f"lower {name}",
+                )
 
     @property
     def max_query_len(self) -> int:

@@ -43,7 +43,7 @@ class ModeResult:
     """One mode over all recorded rounds.
 
     Attributes:
-        mode: ``none``, ``fixed`` or ``adaptive``.
+        mode: its name, for instance ``none``, ``fixed`` or ``adaptive``.
         tokens_per_second: median over rounds; lowest and highest: the spread.
         rounds: tokens per second of each round.
         stats: counters of the recorded rounds, as ``EngineStats.as_dict`` gives them.
@@ -129,7 +129,7 @@ def compare(
     adaptive verification learns in them stays learnt, as in a server.
 
     Args:
-        engines: by mode name, all idle and of the same sizes; the first is the baseline.
+        engines: by mode name, all idle and of the same sizes, K excepted; the first is the baseline.
         prompts: token ids, at least one prompt.
         sampling: for all prompts, or one for each.
         rounds: recorded rounds, at least 1.
@@ -238,11 +238,11 @@ def _check(
             allowed="at least one engine, prompt and round; one Sampling a prompt",
             remedy="pass prompts and at least one recorded round",
         )
-    if len({engine.options for engine in engines.values()}) > 1:
+    if len({replace(engine.options, draft_tokens=0) for engine in engines.values()}) > 1:
         raise EngineError(
             "the engines to compare differ in their sizes",
             arrived={mode: engine.options for mode, engine in engines.items()},
-            allowed="equal EngineOptions; only the verifier's mode may differ",
+            allowed="equal EngineOptions but for draft_tokens; verifiers and drafters may differ",
             remedy="build every engine from one EngineOptions",
         )
     busy = [mode for mode, engine in engines.items() if not engine.idle]

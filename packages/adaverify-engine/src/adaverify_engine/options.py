@@ -18,13 +18,20 @@ _RANGES = {
 }
 
 
-def _require_int(owner: str, name: str, value: object, lowest: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < lowest:
+# Page ids and lengths are int32 in kernels; a seed is 64 bits of a generator's state.
+_LARGEST_SIZE = 2**31 - 1
+_LARGEST_SEED = 2**63 - 1
+
+
+def _require_int(owner: str, name: str, value: object, lowest: int, highest: int | None = None) -> None:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    if not whole or value < lowest or (highest is not None and value > highest):  # type: ignore[operator]
+        within = f">= {lowest}" if highest is None else f"in {lowest} .. {highest}"
         raise EngineError(
             f"{owner}.{name} is out of range",
             arrived=value,
-            allowed=f"an int >= {lowest}",
-            remedy=f"choose {name} >= {lowest}",
+            allowed=f"an int {within}",
+            remedy=f"choose {name} {within}",
         )
 
 
@@ -76,11 +83,19 @@ class EngineOptions:
             "prefill_chunk": 1,
         }
         for name, bound in lowest.items():
-            _require_int("EngineOptions", name, getattr(self, name), bound)
-        _require_int("EngineOptions", "seed", self.seed, 0)
+            _require_int("EngineOptions", name, getattr(self, name), bound, _LARGEST_SIZE)
+        _require_int("EngineOptions", "seed", self.seed, 0, _LARGEST_SEED)
         if self.num_pages is not None:
-            _require_int("EngineOptions", "num_pages", self.num_pages, 2)
-        if self.dtype not in ("float32", "bfloat16"):
+            _require_int("EngineOptions", "num_pages", self.num_pages, 2, _LARGEST_SIZE)
+        device: object = self.device
+        if not isinstance(device, str) or not device:
+            raise EngineError(
+                "EngineOptions.device is no name of a device",
+                arrived=device,
+                allowed="a torch device string: cpu, cuda or cuda:N",
+                remedy="pass the name, such as 'cpu', and no index or torch.device",
+            )
+        if not isinstance(self.dtype, str) or self.dtype not in ("float32", "bfloat16"):
             raise EngineError(
                 "EngineOptions.dtype is not supported",
                 arrived=self.dtype,

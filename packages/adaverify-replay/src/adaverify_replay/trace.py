@@ -8,10 +8,11 @@ import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from types import NoneType, TracebackType, UnionType
-from typing import Any, get_args, get_type_hints
+from types import TracebackType
+from typing import Any
 
 from adaverify_contracts import StepRecord, TraceError
+from adaverify_replay.trace_fields import fault_of, repeated
 from adaverify_replay.trace_rows import read_rows
 
 FORMAT = "adaverify-trace"
@@ -22,7 +23,6 @@ READABLE = (1, 2)
 # is no trace, and a file larger than this would not fit the memory of a small machine as records.
 MAX_LINE = 1 << 20
 MAX_BYTES = 1 << 30
-_LARGEST = 2**63
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,13 +202,27 @@ def read_trace(path: str | os.PathLike[str], *, allow_torn_tail: bool = False) -
 
     Raises:
         TraceError: the file is missing, no regular file or larger than 1 GiB, or a line is corrupt or longer
-            than 1 MiB; the error carries the line's number.
+            than 1 MiB, holds a number or a state that no step has, or repeats the step before it; the error
+            carries the line's number.
     """
     lines = list(_lines(path))
     version = _header(str(path), lines[0] if lines else "").version
     if allow_torn_tail and len(lines) > 1 and not lines[-1].endswith("\n"):
         lines.pop()
-    return [_record(str(path), version, number, line) for number, line in enumerate(lines[1:], start=2)]
+    records: list[StepRecord] = []
+    for number, line in enumerate(lines[1:], start=2):
+        record = _record(str(path), version, number, line)
+        if repeated(records, record):
+            raise TraceError(
+                "the record repeats the step of the line before",
+                path=str(path),
+                line=number,
+                arrived=record.step,
+                allowed="step numbers that rise within a run; a lower one begins the next run",
+                remedy="remove the line",
+            )
+        records.append(record)
+    return records
 
 
 def read_header(path: str | os.PathLike[str]) -> TraceHeader:
@@ -308,7 +322,6 @@ def _header(path: str, line: str) -> TraceHeader:
     return TraceHeader(version, parts["fingerprint"] or {}, parts["settings"] or {})
 
 
-_TYPES = get_type_hints(StepRecord)
 _FIELDS = {item.name for item in fields(StepRecord)}
 
 
@@ -328,11 +341,10 @@ def _record(path: str, version: int, number: int, line: str) -> StepRecord:
         raise TraceError(problem, path=path, line=number, arrived=line[:80], remedy="remove the line")
     value["rows"] = rows
     for name, item in value.items():
-        if name != "rows" and not _fits(item, _TYPES[name]):
-            problem = f"the record's {name} has the wrong type"
-            wanted = getattr(_TYPES[name], "__name__", str(_TYPES[name]))
+        if name != "rows" and (fault := fault_of(name, item)):
+            problem, allowed = fault
             raise TraceError(
-                problem, path=path, line=number, arrived=item, allowed=wanted, remedy="remove the line"
+                problem, path=path, line=number, arrived=item, allowed=allowed, remedy="remove the line"
             )
     return StepRecord(**value)
 
@@ -345,20 +357,3 @@ def _differences(one: Any, other: Any, name: str = "") -> dict[str, tuple[Any, A
     for key in dict.fromkeys((*one, *other)):
         found |= _differences(one.get(key), other.get(key), f"{name}.{key}" if name else key)
     return found
-
-
-def _fits(value: object, kind: Any) -> bool:
-    if isinstance(kind, UnionType):
-        return any(_fits(value, option) for option in get_args(kind))
-    if kind is NoneType:
-        return value is None
-    if isinstance(value, bool):
-        return False
-    if isinstance(value, int | float) and not -_LARGEST < value < _LARGEST:
-        # Python's JSON reads NaN, Infinity and ints of any length.
-        return False
-    if kind is float:
-        return isinstance(value, (int, float))
-    if isinstance(value, tuple):
-        return all(isinstance(item, str) for item in value)
-    return isinstance(value, kind)

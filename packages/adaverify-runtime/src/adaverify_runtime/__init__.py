@@ -2,14 +2,14 @@
 
 from adaverify_runtime.assembly import assemble
 from adaverify_runtime.backends import BackendCandidate, BackendSelection, select_backend
-from adaverify_runtime.calibration import Calibration, read_calibration, settings_for
+from adaverify_runtime.calibration import Calibration, check_calibration, read_calibration, settings_for
 from adaverify_runtime.decision import Decision, decide_strategy
 from adaverify_runtime.doctor import doctor
 from adaverify_runtime.loading import load_plugins
 from adaverify_runtime.observers import DisabledObserver
 from adaverify_runtime.parts import Replayed
 from adaverify_runtime.plugins import Observer, PluginManager, PluginOutcome, Registered
-from adaverify_runtime.report import Component, StartupReport
+from adaverify_runtime.report import Component, StartupReport, plugin_warnings
 from adaverify_runtime.row_choice import Choice, RowChoice, RowCost, RowCostTable
 from adaverify_runtime.selection import Candidate, Selection, review_strategies, select_strategies
 from adaverify_runtime.settings import (
@@ -61,10 +61,12 @@ __all__ = [
     "StartupReport",
     "Verifier",
     "assemble",
+    "check_calibration",
     "decide_strategy",
     "doctor",
     "known_variables",
     "load_plugins",
+    "plugin_warnings",
     "read_calibration",
     "read_settings",
     "review_strategies",

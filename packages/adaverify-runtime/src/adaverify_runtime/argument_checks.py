@@ -1,4 +1,4 @@
-"""What ``assemble`` is given: refused by type before settings are read or a device is probed."""
+"""What ``assemble`` and a verifier are given once: refused by type before anything is done with it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import Any
 
 from adaverify_contracts import (
     AdaverifyError,
+    CalibrationError,
     Capability,
     CapabilityError,
     CostTableError,
     DescriptorError,
     DrafterDescriptor,
+    GraphError,
     Limits,
     LimitsError,
     NoStrategyError,
@@ -41,12 +43,18 @@ def require_ground(settings: object, plugins: object, capability: object) -> Non
 
 
 def require_arguments(
-    limits: object, drafter: object, cost_table: object, strategy: object, row_costs: object
+    limits: object,
+    drafter: object,
+    cost_table: object,
+    strategy: object,
+    row_costs: object,
+    target: object = None,
 ) -> None:
     """Require the types that ``assemble`` names for the rest of its arguments.
 
     Raises:
-        LimitsError, DescriptorError, CostTableError, NoStrategyError: one is something else.
+        LimitsError, DescriptorError, CostTableError, NoStrategyError, CalibrationError: one is something
+            else.
     """
     if not isinstance(limits, Limits):
         raise LimitsError(
@@ -78,6 +86,45 @@ def require_arguments(
             allowed="a Path, a RowCostTable or None",
             remedy="pass the file that `adaverify bench rows` wrote",
         )
+    _require(CalibrationError, "target", target, str, "pass the target model's name, not the model")
+
+
+def require_observer(name: object, call: object) -> None:
+    """Require a name that reports can show and something to call.
+
+    Raises:
+        DescriptorError: one is something else.
+    """
+    if not isinstance(name, str) or not name:
+        raise DescriptorError(
+            "an observer has no name",
+            arrived=name,
+            allowed="a non-empty str",
+            remedy="pass the name that counters and reports shall call it, first of the two",
+        )
+    if not callable(call):
+        raise DescriptorError(
+            f"observer {name!r} cannot be called",
+            arrived=call,
+            allowed="a function of one StepRecord",
+            remedy="pass the function, not its result",
+        )
+
+
+def require_callables(step: object, **optional: object) -> None:
+    """Require a step to capture, and of the others what can be called, or None.
+
+    Raises:
+        GraphError: one is something else.
+    """
+    for name, value in {"step": step, **optional}.items():
+        if not callable(value) and (value is not None or name == "step"):
+            raise GraphError(
+                f"the {name} to capture with cannot be called",
+                arrived=value,
+                allowed="a function" if name == "step" else "a function, or None",
+                remedy=f"pass the function itself as {name}",
+            )
 
 
 def _require(error: type[AdaverifyError], name: str, value: Any, kind: type, remedy: str) -> None:

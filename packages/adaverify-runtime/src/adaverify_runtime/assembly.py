@@ -168,7 +168,7 @@ def assemble(
         LosslessError: signal, policy and drafter are unsafe together and the setting is ``refuse``.
         LimitsError: ``limits`` are none, or the buffers do not fit the device; names them and their bytes.
     """
-    require_arguments(limits, drafter, cost_table, strategy, row_costs)
+    require_arguments(limits, drafter, cost_table, strategy, row_costs, target)
     ground = prepare(device=device, mode=mode, settings=settings, plugins=plugins, capability=capability)
     path = ground.settings.paths.calibration
     calibration = None if path is None else read_calibration(path)

@@ -6,9 +6,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from adaverify_contracts import CalibrationError, DrafterDescriptor, Signal
+import torch
+
+from adaverify_contracts import CalibrationError, DrafterDescriptor, Limits, Signal, UnknownNameError
+from adaverify_runtime.plugins import PluginManager, pick
 from adaverify_runtime.settings import Settings
-from adaverify_verification import TEMPERATURE_SCALED, calibration_subject, load_state, signal_of
+from adaverify_verification import (
+    TEMPERATURE_SCALED,
+    calibration_subject,
+    load_state,
+    signal_of,
+    subject_names,
+)
 
 
 @runtime_checkable
@@ -71,6 +80,50 @@ def calibrate(
     Raises:
         CalibrationError: the signal takes none, or the file does not fit it; names the file.
     """
+    named = calibration_subject(target or "not named", "not named" if drafter is None else drafter.name)
+    _import(signal, calibration, named)
+    return f"calibration: {calibration.path}, for signal {calibration.signal}"
+
+
+def check_calibration(
+    settings: Settings,
+    plugins: PluginManager,
+    limits: Limits,
+    target: str | None = None,
+    drafter: str | None = None,
+) -> Settings:
+    """Return settings whose signal is the one that their calibration file is of; load no model.
+
+    A signal of its own, on the CPU, takes the file as ``assemble`` will have one do. What the file names is
+    not judged where the caller does not know it yet.
+
+    Args:
+        settings: name the file; without one there is nothing to check.
+        plugins: have the signal.
+        limits: K is what the file must be of.
+        target: the target model's name, None before it is loaded.
+        drafter: the drafter's name, None before it is chosen.
+
+    Raises:
+        CalibrationError: the file cannot be read, is malformed or of another signal, K, target or drafter.
+        UnknownNameError: it names a signal that nothing registered.
+    """
+    if settings.paths.calibration is None:
+        return settings
+    found = read_calibration(settings.paths.calibration)
+    settings = settings_for(settings, found)
+    try:
+        descriptor = pick(plugins.signals(), "signal", settings.planner.signal).descriptor
+    except UnknownNameError as error:
+        raise error.within(f"calibration file {found.path}") from error
+    own = found.state.get("fingerprint") if isinstance(found.state, dict) else None
+    was_target, was_drafter = subject_names(own) if isinstance(own, str) else ("", "")
+    named = calibration_subject(target or was_target, drafter or was_drafter)
+    _import(descriptor.factory(replace(limits, max_requests=1), torch.device("cpu")), found, named)
+    return settings
+
+
+def _import(signal: Signal, calibration: Calibration, named: str) -> None:
     if not isinstance(signal, Calibratable):
         raise CalibrationError(
             f"signal {calibration.signal!r} takes no calibration file",
@@ -78,14 +131,7 @@ def calibrate(
             allowed="a signal with import_state",
             remedy="do without the calibration file, or choose another signal",
         )
-    named = calibration_subject(target or "not named", "not named" if drafter is None else drafter.name)
     try:
         signal.import_state(calibration.state, named)
     except CalibrationError as error:
-        raise CalibrationError(
-            f"calibration file {calibration.path}: {error.problem}",
-            arrived=error.arrived,
-            allowed=error.allowed,
-            remedy=error.remedy,
-        ) from error
-    return f"calibration: {calibration.path}, for signal {calibration.signal}"
+        raise error.within(f"calibration file {calibration.path}") from error

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from adaverify_contracts import CostTableError, FingerprintMismatchError
+from adaverify_verification.json_file import read_json
 
 TIE = "tie"
 UNKNOWN = "unknown shape"
@@ -96,7 +97,7 @@ class RowCostTable:
             FingerprintMismatchError: it was measured on another setup.
         """
         try:
-            document = _table_of(json.loads(Path(path).read_text(encoding="utf-8")))
+            document = _table_of(read_json(Path(path)))
             costs = tuple(RowCost(**cost) for cost in document["row_costs"])
             fingerprint = dict(document["fingerprint"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -112,7 +113,7 @@ class RowCostTable:
             if fingerprint.get(key) != value
         }
         if differences:
-            raise FingerprintMismatchError(differences)
+            raise FingerprintMismatchError(differences).within(f"row costs {path}")
         return cls(costs, MappingProxyType(fingerprint))
 
     def save(self, path: Path | str) -> None:

@@ -38,8 +38,12 @@ def _split(value: object) -> object:
 
 def _regular(path: Path | None) -> Path | None:
     """Refuse a folder, a pipe or a device: reading one would wait for ever or fill the memory."""
-    if path is not None and path.exists() and not path.is_file():
-        raise ValueError("not a regular file")
+    try:
+        if path is not None and path.exists() and not path.is_file():
+            raise ValueError("not a regular file")
+    except OSError as error:
+        # A name too long, or links that lead back to themselves.
+        raise ValueError(f"no path: {error.strerror}") from error
     return path
 
 

@@ -21,6 +21,7 @@ from adaverify_contracts import (
     StepState,
 )
 from adaverify_graphs import CaptureReport, Progress, is_bare
+from adaverify_runtime.argument_checks import require_callables, require_observer
 from adaverify_runtime.capture import Prologue, Step
 from adaverify_runtime.decision import Decision, decide_strategy
 from adaverify_runtime.input_checks import require_padded_tokens, require_plan
@@ -144,8 +145,10 @@ class Verifier:
             padded_tokens: decode query tokens to describe; R + B when None.
 
         Raises:
+            PlanError: ``plan`` is none.
             NoStrategyError: query lengths differ and no strategy reads them from the device.
         """
+        require_plan(plan)
         return decide_strategy(
             plan,
             self._ragged,
@@ -234,8 +237,12 @@ class Verifier:
 
         Returns:
             The report, or None when the graph backend does not capture; the start-up report says why.
+
+        Raises:
+            GraphError: ``step``, ``bytes_of``, ``progress`` or ``prologue`` cannot be called.
         """
         self._require_open()
+        require_callables(step=step, bytes_of=bytes_of, progress=progress, prologue=prologue)
         graphs = self._parts.graphs
         if graphs is None:
             return None
@@ -334,7 +341,11 @@ class Verifier:
         Args:
             name: what reports call it.
             call: runs in ``drain``; one that raises is disabled, counted and reported.
+
+        Raises:
+            DescriptorError: ``name`` is no text, or ``call`` cannot be called.
         """
+        require_observer(name, call)
         self._parts.observers.add(Observer(name, call))
 
     def drain(self) -> int:

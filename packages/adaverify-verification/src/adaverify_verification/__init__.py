@@ -1,7 +1,13 @@
 """Adaptive verification: how many draft tokens a step verifies, and which."""
 
 from adaverify_verification.assignment import Assigner, Assignment
-from adaverify_verification.calibration_file import calibration_subject, load_state, save_state, signal_of
+from adaverify_verification.calibration_file import (
+    calibration_subject,
+    load_state,
+    save_state,
+    signal_of,
+    subject_names,
+)
 from adaverify_verification.calibration_study import Study, calibration_state, study
 from adaverify_verification.candidates import admit
 from adaverify_verification.contention import ContentionWatch
@@ -75,5 +81,6 @@ __all__ = [
     "save_state",
     "signal_of",
     "study",
+    "subject_names",
     "verdict",
 ]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from adaverify_contracts import CalibrationError
+from adaverify_verification.json_file import read_json
 
 FORMAT = 1
 
@@ -60,6 +61,12 @@ def calibration_subject(target: str, drafter: str) -> str:
     return f"target {target}, drafter {drafter}"
 
 
+def subject_names(fingerprint: str) -> tuple[str, str]:
+    """Return the target and the drafter of ``calibration_subject``; of another text, parts of it."""
+    target, _, drafter = fingerprint.removeprefix("target ").partition(", drafter ")
+    return target, drafter
+
+
 def signal_of(state: object, otherwise: str) -> str:
     """Return the name of the signal that saved ``state``; ``otherwise`` for whatever has no such name."""
     named = state.get("signal") if isinstance(state, dict) and "learnt" in state else None
@@ -80,12 +87,11 @@ def load_state(path: Path) -> object:
         CalibrationError: the file cannot be read or is not JSON.
     """
     try:
-        state: object = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as cause:
+        return read_json(path)
+    except (OSError, ValueError) as cause:
         raise CalibrationError(
-            f"saved calibration cannot be read: {type(cause).__name__}",
+            f"saved calibration cannot be read: {type(cause).__name__}: {cause}",
             arrived=str(path),
             allowed="a readable JSON file: what save_state wrote, or another engine's temperatures",
             remedy="check the path, or do without the file; the signal calibrates itself",
         ) from cause
-    return state

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import secrets
 from collections import defaultdict
@@ -16,7 +15,17 @@ from typing import Any
 import numpy as np
 
 from adaverify_contracts import CostTableError, FingerprintMismatchError
+from adaverify_verification.cost_points import (
+    REMEASURE,
+    Point,
+    bare_point,
+    draft_price,
+    point,
+    require_parts,
+    require_time,
+)
 from adaverify_verification.fingerprint import Fingerprint
+from adaverify_verification.json_file import read_json
 from adaverify_verification.monotone import isotonic
 
 FORMAT = "adaverify-cost-table"
@@ -38,9 +47,8 @@ KEYS = frozenset(
 )
 # A point that the monotone fit moves by more than this is named: medians of repeated runs agree to about 1 %.
 OUTLIER_SHARE = 0.02
-REMEASURE = "run `adaverify profile` to measure a new table"
 
-Point = tuple[int, int, int, float]
+Samples = dict[tuple[int, int], dict[int, list[float]]]
 
 # Below this spread between the cheapest and the dearest point no budget can gain 1 %, and the measurement's
 # own noise is about as large: the table carries no information.
@@ -102,27 +110,35 @@ class CostTable:
         noted: Iterable[str] = (),
         disturbed: Iterable[str] = (),
     ) -> CostTable:
-        """Return a table of (tokens, requests, context, seconds) points; repeats count by their median.
+        """Return a table of (tokens, requests, context, seconds) points, and (requests, seconds) of drafting.
 
-        ``draft`` are (requests, seconds) pairs, ``bare`` points of steps that draft nothing: as many requests
-        as tokens. ``noted`` are sentences about single slow rounds, kept among the outliers; ``disturbed``
-        are those about points whose rounds never agreed.
+        Several times for one point count by their median, since sizes that are padded alike are measured as
+        one; where they differ by more than 2 % of it, the table's ``outliers`` say so. So do several times
+        of drafting for one number of requests.
+        ``bare`` are points of steps that draft nothing: as many requests as tokens.
+        ``noted`` are sentences about single slow rounds, kept among the outliers; ``disturbed`` are those
+        about points whose rounds never agreed.
 
         Raises:
             CostTableError: no points, or one that is not finite, not positive or off the axes; or what is no
                 fingerprint.
         """
-        _require_parts(fingerprint, points=points, draft=draft, bare=bare)
-        samples = _samples(_point(raw) for raw in points)
+        require_parts(fingerprint, points=points, draft=draft, bare=bare)
+        samples = _samples(point(raw) for raw in points)
         if not samples:
             raise CostTableError(
                 "a cost table holds no measurement", allowed="at least one point", remedy=REMEASURE
             )
-        curves = _curves(samples)
-        bare_curves = _curves(_samples(_bare_point(raw) for raw in bare))
-        outliers = [words for curve in (*curves, *bare_curves) for words in _outliers(curve)]
-        _positive("rejected_seconds", rejected_seconds, zero=True)
-        drafting = tuple(sorted(_draft_price(price) for price in draft))
+        free = _samples(bare_point(raw) for raw in bare)
+        curves, bare_curves = _curves(samples), _curves(free)
+        outliers = [*_odd(samples, curves), *_odd(free, bare_curves)]
+        require_time("rejected_seconds", rejected_seconds, zero=True)
+        prices: dict[int, list[float]] = defaultdict(list)
+        for count, seconds in (draft_price(price) for price in draft):
+            prices[count].append(seconds)
+        for count, times in sorted(prices.items()):
+            outliers.extend(_contradictory(f"drafting for {count} requests", times))
+        drafting = tuple(sorted((count, median(times)) for count, times in prices.items()))
         named = tuple(dict.fromkeys((*outliers, *(str(note) for note in noted))))
         unquiet = tuple(str(note) for note in disturbed)
         return cls(fingerprint, curves, named, drafting, float(rejected_seconds), unquiet, bare_curves)
@@ -153,7 +169,7 @@ class CostTable:
         Raises:
             CostTableError: the factor is no finite number > 0.
         """
-        _positive("the factor of a cost table", factor)
+        require_time("the factor of a cost table", factor)
         curves, bare = (
             tuple(
                 replace(
@@ -208,9 +224,16 @@ class CostTable:
 
         Raises:
             CostTableError: missing, unreadable, malformed or without a usable measurement.
-            FingerprintMismatchError: measured on another setup; names each field that differs.
+            FingerprintMismatchError: measured on another setup; names each field that differs. Both name the
+                file.
         """
-        document = _read(Path(path))
+        try:
+            return cls._parsed(_read(Path(path)), expected)
+        except CostTableError as error:
+            raise error.within(f"cost table {path}") from error
+
+    @classmethod
+    def _parsed(cls, document: dict[str, Any], expected: Fingerprint | None) -> CostTable:
         # A misspelt key would be a price of nothing.
         if unknown := sorted(document.keys() - KEYS):
             raise CostTableError(
@@ -233,7 +256,7 @@ class CostTable:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CostTableError(
                 "the cost table is malformed",
-                arrived=f"{path}: {type(error).__name__}: {error}",
+                arrived=f"{type(error).__name__}: {error}",
                 allowed=f"a file written by CostTable.save, version {VERSION}",
                 remedy=REMEASURE,
             ) from error
@@ -245,16 +268,16 @@ class CostTable:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        document = read_json(path)
+    except (OSError, ValueError) as error:
         raise CostTableError(
             "the cost table cannot be read",
-            arrived=f"{path}: {type(error).__name__}: {error}",
+            arrived=f"{type(error).__name__}: {error}",
             allowed="a JSON file written by CostTable.save",
             remedy=REMEASURE,
         ) from error
     kind = (document.get("format"), document.get("version")) if isinstance(document, dict) else None
-    if kind != (FORMAT, VERSION):
+    if not isinstance(document, dict) or kind != (FORMAT, VERSION):
         raise CostTableError(
             "the file is not a cost table of this version",
             arrived=kind,
@@ -264,101 +287,14 @@ def _read(path: Path) -> dict[str, Any]:
     return document
 
 
-def _positive(name: str, value: object, *, zero: bool = False) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        fits = False
-    else:
-        fits = value >= 0 if zero else value > 0
-    if not fits:
-        raise CostTableError(
-            f"{name} is not a usable time",
-            arrived=value,
-            allowed="a finite number of seconds, " + (">= 0" if zero else "> 0"),
-            remedy=REMEASURE,
-        )
-    return float(value)  # type: ignore[arg-type]
-
-
-def _require_parts(fingerprint: object, **lists: object) -> None:
-    if not isinstance(fingerprint, Fingerprint):
-        raise CostTableError(
-            "a cost table belongs to no setup",
-            arrived=fingerprint,
-            allowed="a Fingerprint",
-            remedy="build it with Fingerprint.of(...), or Fingerprint.from_mapping({...})",
-        )
-    for name, values in lists.items():
-        if isinstance(values, str | bytes) or not isinstance(values, Iterable):
-            raise CostTableError(
-                f"the {name} of a cost table are no points",
-                arrived=values,
-                allowed="(requests, seconds) pairs"
-                if name == "draft"
-                else "(tokens, requests, context, seconds) points",
-                remedy=f"pass {name} as a list of tuples",
-            )
-
-
-def _draft_price(raw: Sequence[float]) -> tuple[int, float]:
-    pair = _listed(raw, 2, "a draft price does not have two numbers", "(requests, seconds)")
-    count = pair[0]
-    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
-        raise CostTableError(
-            "a draft price has requests off its axis",
-            arrived=tuple(pair),
-            allowed="an int >= 1",
-            remedy=REMEASURE,
-        )
-    seconds = pair[1].item() if isinstance(pair[1], np.generic) else pair[1]
-    return int(count), _positive(f"draft seconds at {count} requests", seconds, zero=True)
-
-
-def _listed(raw: object, length: int, problem: str, allowed: str) -> list[Any]:
-    listed = list(raw) if isinstance(raw, Iterable) and not isinstance(raw, str | bytes) else None
-    if listed is None or len(listed) != length:
-        raise CostTableError(
-            problem, arrived=raw if listed is None else tuple(listed), allowed=allowed, remedy=REMEASURE
-        )
-    return listed
-
-
-def _point(raw: Sequence[float]) -> Point:
-    raw = _listed(raw, 4, "a cost point does not have four numbers", "(tokens, requests, context, seconds)")
-    for name, value, lowest in zip(("tokens", "requests", "context"), raw, (1, 1, 0), strict=False):
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < lowest:
-            raise CostTableError(
-                f"a cost point has {name} off its axis",
-                arrived=tuple(raw),
-                allowed=f"an int >= {lowest}",
-                remedy=REMEASURE,
-            )
-    tokens, requests, context = (int(value) for value in raw[:3])
-    seconds = raw[3].item() if isinstance(raw[3], np.generic) else raw[3]
-    named = f"the step time at {tokens} tokens, {requests} requests, context {context}"
-    return tokens, requests, context, _positive(named, seconds)
-
-
-def _bare_point(raw: Sequence[float]) -> Point:
-    point = _point(raw)
-    if point[0] != point[1]:
-        raise CostTableError(
-            "a step that drafts nothing has other than one token a request",
-            arrived=point,
-            allowed="as many requests as tokens",
-            remedy=REMEASURE,
-        )
-    # One curve a context: requests are no axis of their own.
-    return (point[0], 0, *point[2:])
-
-
-def _samples(points: Iterable[Point]) -> dict[tuple[int, int], dict[int, list[float]]]:
-    samples: dict[tuple[int, int], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+def _samples(points: Iterable[Point]) -> Samples:
+    samples: Samples = defaultdict(lambda: defaultdict(list))
     for tokens, requests, context, seconds in points:
         samples[requests, context][tokens].append(seconds)
     return samples
 
 
-def _curves(samples: dict[tuple[int, int], dict[int, list[float]]]) -> tuple[CostCurve, ...]:
+def _curves(samples: Samples) -> tuple[CostCurve, ...]:
     return tuple(
         _curve(requests, context, {count: median(values) for count, values in by_tokens.items()})
         for (requests, context), by_tokens in sorted(samples.items())
@@ -371,10 +307,30 @@ def _curve(requests: int, context: int, by_tokens: dict[int, float]) -> CostCurv
     return CostCurve(requests, context, tokens, measured, tuple(isotonic(np.array(measured)).tolist()))
 
 
+def _odd(samples: Samples, curves: tuple[CostCurve, ...]) -> list[str]:
+    """Return a sentence about each point whose times contradict each other, or the never-falling curve."""
+    found = []
+    for curve in curves:
+        for tokens, times in sorted(samples[curve.requests, curve.context].items()):
+            found.extend(_contradictory(_where(curve, tokens), times))
+        found.extend(_outliers(curve))
+    return found
+
+
+def _where(curve: CostCurve, tokens: int) -> str:
+    return f"{tokens} tokens, {curve.requests or tokens} requests, context {curve.context}"
+
+
+def _contradictory(where: str, times: list[float]) -> list[str]:
+    used = median(times)
+    if max(times) - min(times) <= OUTLIER_SHARE * used:
+        return []
+    return [f"{where}: {len(times)} times from {min(times):.6g} to {max(times):.6g} s, used {used:.6g} s"]
+
+
 def _outliers(curve: CostCurve) -> list[str]:
     return [
-        f"{tokens} tokens, {curve.requests or tokens} requests, context {curve.context}: "
-        f"measured {measured:.6g} s, used {used:.6g} s"
+        f"{_where(curve, tokens)}: measured {measured:.6g} s, used {used:.6g} s"
         for tokens, measured, used in zip(curve.tokens, curve.measured, curve.seconds, strict=True)
         if abs(used - measured) > OUTLIER_SHARE * measured
     ]

@@ -51,6 +51,12 @@ class LiveConfidences:
         """Enqueue this step's confidences; see ``VerificationManager.publish``.
 
         A signal that fails publishes nothing: its step has no confidences of its own, and ``fault`` says why.
+
+        No score is read here, so nothing is counted. Built-in signals that read scores give NaN the
+        confidence 0 and infinities 0 or 1, and ``observe``, which gets the scores on the host, counts
+        ``invalid-scores``. A signal that passes NaN on is counted where its confidences reach the host. Slots
+        may have gaps and any order, and be some of the step's only: the other requests are optimistic, and a
+        step that trims beside them counts ``unranked-requests``.
         """
         self._intake.check(step, slots, generations, scores)
         rows = len(slots)

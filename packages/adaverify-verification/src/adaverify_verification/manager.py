@@ -163,7 +163,7 @@ class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
             step: the step that verifies these drafts.
             slots: int64 [R], request slots in row order.
             generations: int64 [R], their generations.
-            scores: float32 [R, K] on the run device, 0 where undrafted.
+            scores: float32 [R, K] on the run device, 0 where undrafted; NaN ranks last, counted in observe.
 
         Raises:
             LayoutError: the shapes do not fit the limits.

@@ -38,6 +38,7 @@ _REMEDIES = {
     "options": "pass ManagerOptions()",
 }
 _BACKENDS = ("torch", "triton")
+UNPRICED = "adaptive verification is off, every draft is verified"
 _LARGEST_STEP = 2**63 - 1
 
 
@@ -165,7 +166,7 @@ def start_warnings(options: ManagerOptions, limits: Limits, cost: CostModel, law
     if not limits.draft_tokens:
         return ["adaptive verification is off: nothing is drafted, K is 0"]
     if not cost.priced:
-        return [f"adaptive verification is off, every draft is verified: {cost.reason}"]
+        return [f"{UNPRICED}: {cost.reason}"]
     if not law.verdict.allowed:
         return [f"sampled requests are verified whole: {law.verdict.reason}"]
     return []

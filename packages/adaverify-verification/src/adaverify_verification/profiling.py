@@ -11,7 +11,8 @@ import numpy as np
 from adaverify_contracts import CostTableError, Limits
 from adaverify_verification.candidates import executed_tokens
 from adaverify_verification.contention import ContentionWatch
-from adaverify_verification.cost_table import CostTable, Point
+from adaverify_verification.cost_points import Point
+from adaverify_verification.cost_table import CostTable
 from adaverify_verification.disturbance import (
     RETRIES,
     Shape,
@@ -23,6 +24,9 @@ from adaverify_verification.disturbance import (
     unquiet_words,
 )
 from adaverify_verification.fingerprint import Fingerprint
+
+# Sizes are int32 everywhere.
+_LARGEST = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,9 @@ class ProfileGrid:
         repeats: recorded rounds over all shapes, interleaved.
         retries: further passes over shapes in doubt, at most.
         bare: request counts of captured steps that draft nothing; none where there are no such steps.
+
+    Raises:
+        CostTableError: a field has the wrong type or is out of range, or nothing would be measured.
     """
 
     requests: tuple[int, ...]
@@ -55,25 +62,27 @@ class ProfileGrid:
     def __post_init__(self) -> None:
         for name, lowest in (("requests", 1), ("contexts", 0), ("tokens", 1), ("bare", 1)):
             values = getattr(self, name)
-            if list(values) != sorted(set(values)) or (values and values[0] < lowest):
+            if not _rises(values, lowest):
                 raise CostTableError(
                     f"ProfileGrid.{name} is not a rising axis",
                     arrived=values,
-                    allowed=f"strictly rising ints >= {lowest}",
+                    allowed=f"a tuple of strictly rising ints in {lowest} .. {_LARGEST}",
                     remedy="sort the axis and drop duplicates",
                 )
-        if (
-            not self.requests
-            or not self.contexts
-            or self.repeats < 1
-            or self.warmup < 0
-            or self.retries < 0
-            or self.draft_tokens < 0
-        ):
+        for name, lowest in (("draft_tokens", 0), ("warmup", 0), ("repeats", 1), ("retries", 0)):
+            if not _counts(getattr(self, name), lowest):
+                raise CostTableError(
+                    f"ProfileGrid.{name} is out of range",
+                    arrived=getattr(self, name),
+                    allowed=f"an int in {lowest} .. {_LARGEST}",
+                    remedy="build it with ProfileGrid.covering(limits, ...)",
+                )
+        padded: object = self.padded
+        if not self.requests or not self.contexts or not isinstance(padded, bool):
             raise CostTableError(
-                "ProfileGrid measures nothing",
+                "ProfileGrid measures nothing, or padded is neither True nor False",
                 arrived=self,
-                allowed="at least one number of requests, one context and one repeat",
+                allowed="at least one number of requests and one context, and a bool",
                 remedy="build it with ProfileGrid.covering(limits, ...)",
             )
 
@@ -252,3 +261,14 @@ def _seconds(value: float, shape: Shape) -> float:
             remedy="time the whole step with a monotonic clock after the device has finished",
         )
     return seconds
+
+
+def _counts(value: object, lowest: int) -> bool:
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return whole and lowest <= value <= _LARGEST  # type: ignore[operator]
+
+
+def _rises(values: object, lowest: int) -> bool:
+    if not isinstance(values, tuple | list) or not all(_counts(value, lowest) for value in values):
+        return False
+    return list(values) == sorted(set(values))

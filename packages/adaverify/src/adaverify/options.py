@@ -53,11 +53,14 @@ Dtype = Annotated[
 Calibration = Annotated[
     Path | None,
     typer.Option(
-        help="File of `adaverify calibrate`, or another engine's JSON temperatures; chooses the signal."
+        parser=path,
+        metavar="PATH",
+        help="File of `adaverify calibrate`, or another engine's JSON temperatures; chooses the signal.",
     ),
 ]
 DraftTokens = Annotated[
-    int | None, typer.Option(min=0, help="K, draft tokens for each request; 0 turns speculation off.")
+    int | None,
+    typer.Option(min=0, max=65536, help="K, draft tokens for each request; 0 turns speculation off."),
 ]
 Modes = Annotated[
     list[str] | None,

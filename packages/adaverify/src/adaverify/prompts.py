@@ -35,11 +35,6 @@ def human_eval_prompts(limit: int | None = None) -> list[str]:
     return prompts[:limit]
 
 
-def file_prompts(path: Path, limit: int | None = None) -> list[str]:
-    """Return the prompts of ``path``, at most ``limit`` of them; see ``numbered_prompts``."""
-    return [prompt for _, prompt in numbered_prompts(path, limit)]
-
-
 def numbered_prompts(path: Path, limit: int | None = None) -> list[tuple[int, str]]:
     """Return the (line number, prompt) pairs of ``path``, at most ``limit`` of them.
 

@@ -1,8 +1,11 @@
-"""The modes once more with another drafter, in the same rounds: names, prices, engines."""
+"""What else runs in the same rounds: the modes with another drafter, and other numbers of drafts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+import typer
 
 from adaverify.blame import blaming_plugins
 from adaverify.session import Session
@@ -17,10 +20,40 @@ def rival_name(drafter: str, mode: Mode) -> str:
 
 
 def rival_names(session: Session, modes: Iterable[Mode]) -> dict[str, dict[Mode, str]]:
-    """Return the names of what runs beside ``modes``, by drafter and mode; ``none`` drafts nothing."""
-    drafting = [mode for mode in modes if mode != "none"]
+    """Return the names of what runs beside ``modes``, by drafter and mode.
+
+    A rival runs in one mode, the last of ``modes`` that drafts: another one would cost a quarter of the
+    default run's time and answer no question about the drafters.
+    """
+    drafting = [mode for mode in modes if mode != "none"][-1:]
     rivals = [one.name for one in session.rivals] if drafting else []
     return {name: {mode: rival_name(name, mode) for mode in drafting} for name in rivals}
+
+
+def fixed_names(counts: Iterable[int]) -> dict[int, str]:
+    """Return the names under which ``fixed`` with other numbers of drafts is compared, by number."""
+    return {count: f"fixed-{count}" for count in sorted(set(counts))}
+
+
+def require_fewer(counts: Sequence[int], session: Session) -> None:
+    """Refuse numbers of drafts that are not below the session's K, which ``fixed`` itself drafts.
+
+    Raises:
+        typer.BadParameter: one is out of range.
+    """
+    most = session.options.draft_tokens - 1
+    wrong = [count for count in counts if not 1 <= count <= most]
+    if wrong:
+        allowed = f"1 .. {most}, as mode fixed drafts K = {most + 1}" if most > 0 else "none: K is 1 or less"
+        raise typer.BadParameter(f"--fixed {wrong[0]} is out of range; allowed: {allowed}")
+
+
+def fixed_engines(session: Session, counts: Iterable[int]) -> dict[str, Engine]:
+    """Return the engines of ``fixed_names``: they draft that many tokens and verify them all."""
+    return {
+        name: replace(session, options=replace(session.options, draft_tokens=count)).engine("fixed")
+        for count, name in fixed_names(counts).items()
+    }
 
 
 def rival_engines(
@@ -37,12 +70,11 @@ def rival_engines(
         table: what the session's own adaptive mode plans with; None where nothing plans.
         measured: returns the table of a rival whose steps hold its drafting, being captured.
     """
-    engines = {}
+    engines, names = {}, rival_names(session, modes)
     for rival in session.rivalled():
         prices = None if table is None else _table(rival, table, measured)
-        for mode in modes:
-            if mode != "none":
-                engines[rival_name(rival.drafter.name, mode)] = rival.engine(mode, prices)
+        for mode, name in names.get(rival.drafter.name, {}).items():
+            engines[name] = rival.engine(mode, prices)
     return engines
 
 

@@ -43,7 +43,8 @@ def build_report(
     verifiers = {mode: engine.verifier for mode, engine in engines.items()}
     first = next(iter(verifiers.values())).report
     rivals = rival_names(session, [mode for mode in MODES if mode in engines])
-    modes = {mode: mode for mode in engines if mode in MODES}
+    beside = {name for names in rivals.values() for name in names.values()}
+    modes = {mode: mode for mode in engines if mode not in beside}
     return {
         "setup": {
             "model": session.model.model.geometry.name,

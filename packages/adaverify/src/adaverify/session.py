@@ -12,6 +12,8 @@ from adaverify.captured import captured_sizes
 from adaverify.console import note
 from adaverify.devices import usable_device
 from adaverify.drafting import DRAFTER, FALLBACK, choose_drafting, require_known
+from adaverify.said import priced_or_said
+from adaverify.sizing import require_cache
 from adaverify_contracts import (
     Capability,
     CostTableError,
@@ -29,11 +31,10 @@ from adaverify_runtime import (
     PluginManager,
     Settings,
     assemble,
+    check_calibration,
     doctor,
     load_plugins,
-    read_calibration,
     read_settings,
-    settings_for,
 )
 from adaverify_verification import CostTable, Fingerprint, ProfileGrid, TableCheck
 
@@ -42,7 +43,6 @@ CONCURRENCY = 4
 # What a sequence holds beside its drafts when a step is priced: context, certain token and bonus token.
 _AROUND_DRAFTS = 3
 _SHORTEST = 128
-_BYTES = {"float32": 4, "bfloat16": 2}
 FetchProgress = Callable[[int, int | None], None]
 StepProgress = Callable[[int, int], None]
 CaptureProgress = Callable[[int, int], None]
@@ -151,16 +151,7 @@ class Session:
                 allowed=f"0 .. {most}: a sequence of {length} tokens holds context, drafts and bonus token",
                 remedy="choose a smaller --draft-tokens",
             )
-        geometry, memory = self.model.model.geometry, self.capability.memory_bytes
-        token = 2 * geometry.layers * geometry.kv_heads * geometry.head_dim * _BYTES[options.dtype]
-        cache = engines * options.pool_pages * options.page_size * token
-        if memory and cache > memory:
-            raise EngineError(
-                f"the KV caches of {concurrency} requests of {length} tokens do not fit the memory",
-                arrived=f"{cache / 1e9:.1f} GB for {engines} engines",
-                allowed=f"{memory / 1e9:.1f} GB",
-                remedy="lower --concurrency or the length",
-            )
+        require_cache(options, self.model.model.geometry, self.capability.memory_bytes, engines)
         return replace(self, options=options)
 
     def engine(
@@ -193,7 +184,8 @@ class Session:
     def uncaptured(self, mode: Mode, cost_table: CostTable | None = None) -> Engine:
         """Return a fresh engine in ``mode`` that runs every step eagerly until it is told to capture."""
         limits = self.options.limits
-        with blaming_plugins(self.plugins):
+        # Whoever runs without a table was told why, and what to do, by ``pricing``.
+        with blaming_plugins(self.plugins), priced_or_said(cost_table is None):
             verifier = assemble(
                 limits,
                 device=self.options.device,
@@ -239,16 +231,13 @@ def open_session(
         UnknownNameError: no model or drafter has the name; lists those that were discovered.
         CapabilityError: there is no such device.
         ModelFileError: the model cannot be fetched or read.
-        CalibrationError: the calibration file cannot be read, or another signal was chosen.
+        CalibrationError: the calibration file cannot be read, or is of another signal, K, target or drafter.
         EngineError: a size is out of range.
     """
     settings, plugins = discover()
     if choice.calibration is not None or choice.uncalibrated:
         paths = settings.paths.model_copy(update={"calibration": choice.calibration})
         settings = replace(settings, paths=paths)
-    if settings.paths.calibration is not None:
-        # Before the model: a wrong path should not cost its loading.
-        settings = settings_for(settings, read_calibration(settings.paths.calibration))
     models = {entry.descriptor.name: entry.descriptor for entry in plugins.models()}
     drafters = {entry.descriptor.name: entry.descriptor for entry in plugins.drafters()}
     if load is None and choice.model not in models:
@@ -263,9 +252,11 @@ def open_session(
         num_pages=preset.num_pages,
         prefill_chunk=preset.prefill_chunk,
         seed=preset.seed if choice.seed is None else choice.seed,
-        device=usable_device(choice.device or settings.device.name),
+        device=usable_device(settings.device.name if choice.device is None else choice.device),
         dtype=choice.dtype or preset.dtype,
     )
+    # Before the model, and before anything is measured: a wrong file should cost neither.
+    settings = check_calibration(settings, plugins, options.limits, drafter=next(iter(choice.drafters), None))
     with blaming_plugins(plugins):
         model = (load or models[choice.model].load)(
             ModelOptions(device=options.device, dtype=options.dtype, offline=choice.offline, progress=fetched)
@@ -273,6 +264,7 @@ def open_session(
     capability = doctor(settings, options.device, plugins=plugins).capability
     with blaming_plugins(plugins):
         chosen = choose_drafting(choice.drafters, drafters, model.model.geometry.name, options.draft_tokens)
+    check_calibration(settings, plugins, options.limits, model.model.geometry.name, chosen.first.name)
     if chosen.fallback:
         note(chosen.fallback)
     return Session(
@@ -316,7 +308,8 @@ def stored_table(session: Session) -> tuple[CostTable | None, str]:
         table = CostTable.load(path, session.fingerprint)
     except (FingerprintMismatchError, CostTableError) as error:
         if named:
-            raise
+            variable = "ADAVERIFY_PATHS_COST_TABLE"
+            raise error.within(variable, f"set {variable} to another table, or unset it") from error
         return None, f"the stored cost table is not usable: {error.problem}"
     if table.disturbed and not named:
         return None, f"the stored cost table was measured on a busy machine: {table.disturbed[0]}"

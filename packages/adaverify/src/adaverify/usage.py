@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,9 @@ import typer
 from typer.core import TyperGroup
 
 from adaverify.visible import visible
+
+# A seed is 64 bits of a generator's state.
+LARGEST_SEED = 2**63 - 1
 
 # click's UsageError, wherever this typer has it: newer ones bring a click of their own.
 _USAGE: type[Exception] = typer.BadParameter.__mro__[1]
@@ -43,9 +47,19 @@ def _visible_usage() -> Iterator[None]:
 
 
 def path(value: str | Path) -> Path:
-    """Return the path that was typed; an empty one would silently become the current folder."""
+    """Return the path that was typed; an empty one would silently become the current folder.
+
+    A name that no file system takes is refused here, for all commands alike.
+    """
     if not str(value):
         raise typer.BadParameter("an empty path names nothing")
+    try:
+        Path(value).lstat()
+    except ValueError as error:
+        raise typer.BadParameter(f"{str(value)!r} is no path: {error}") from error
+    except OSError as error:
+        if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+            raise typer.BadParameter(f"{str(value)[:40]!r}... is no path: {error.strerror}") from error
     return Path(value)
 
 

@@ -10,6 +10,7 @@ from adaverify.blame import blaming_plugins
 from adaverify.console import CHECK_FAILED, emit_json, err, out, progress, reports_errors, say, table
 from adaverify.options import Json
 from adaverify.session import discover
+from adaverify.usage import LARGEST_SEED
 from adaverify_contracts import PolicyDescriptor, Seen, SignalDescriptor, UnknownNameError
 from adaverify_runtime import PluginManager, Settings
 from adaverify_verification import effective_seen, verdict
@@ -40,7 +41,7 @@ def audit(
         ),
     ] = "prefix",
     toys: Annotated[int, typer.Option(min=1, help="Toy models for each pair.")] = PAIRS,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the toy models.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="Seed of the toy models.")] = 0,
     json: Json = False,
 ) -> None:
     """Enumerate what every signal with every policy emits on toy models, jointly for the whole batch.

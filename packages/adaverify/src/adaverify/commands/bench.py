@@ -96,7 +96,7 @@ def bench(
     Values are compared with a reference first; where one differs, no time is printed and the exit code is 1.
     """
     settings, plugins = discover()
-    where = usable_device(device or settings.device.name)
+    where = usable_device(settings.device.name if device is None else device)
     with blaming_plugins(plugins):
         capability = startup_report(settings, where, plugins=plugins).capability
     if name is None:

@@ -15,6 +15,7 @@ from adaverify.prompting import encode_prompts, take_prompts
 from adaverify.recording import Recording, read_recordings, record_run
 from adaverify.running import require_trace, sampling_of
 from adaverify.session import MODEL, Choice, open_session
+from adaverify.usage import LARGEST_SEED, finite_temperature, path
 from adaverify_contracts import AdaverifyError, CalibrationError
 from adaverify_replay import plot_reliability, require_plottable
 from adaverify_verification import (
@@ -69,10 +70,17 @@ def calibrate(
     context: typer.Context,
     traces: Annotated[
         list[Path] | None,
-        typer.Argument(help="Traces of fully verified steps; without one the prompts are run now."),
+        typer.Argument(
+            parser=path,
+            metavar="[TRACES]...",
+            help="Traces of fully verified steps; without one the prompts are run now.",
+        ),
     ] = None,
     prompts: Annotated[
-        Path | None, typer.Option(help="Text (one prompt a line) or JSONL; HumanEval when omitted.")
+        Path | None,
+        typer.Option(
+            parser=path, metavar="PATH", help="Text (one prompt a line) or JSONL; HumanEval when omitted."
+        ),
     ] = None,
     count: Annotated[
         int | None, typer.Option(min=1, help="How many prompts to take; 32 of HumanEval, all of a file.")
@@ -80,8 +88,12 @@ def calibrate(
     concurrency: Annotated[int | None, typer.Option(min=1, help="Requests that run at once; 4.")] = None,
     tokens: Annotated[int, typer.Option(min=1, help="New tokens for each prompt, at most.")] = 64,
     draft_tokens: DraftTokens = None,
-    temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy; any other, sampled.")] = 0.0,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed of sampled runs and of the split.")] = None,
+    temperature: Annotated[
+        float, typer.Option(callback=finite_temperature, help="0 is greedy; otherwise 1e-6 .. 1e6.")
+    ] = 0.0,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=LARGEST_SEED, help="Seed of sampled runs and of the split.")
+    ] = None,
     signal: Annotated[
         str,
         typer.Option(
@@ -98,11 +110,20 @@ def calibrate(
     chat: Annotated[bool, typer.Option("--chat", help="Put each prompt into the chat template.")] = False,
     offline: Offline = False,
     record: Annotated[
-        Path | None, typer.Option(help="Also keep the run as a trace in this file, to calibrate again from.")
+        Path | None,
+        typer.Option(
+            parser=path,
+            metavar="PATH",
+            help="Also keep the run as a trace in this file, to calibrate again from.",
+        ),
     ] = None,
     output: Annotated[
         Path,
-        typer.Option(help="The calibration file; `run --calibration` and `profile --calibration` read it."),
+        typer.Option(
+            parser=path,
+            metavar="PATH",
+            help="The calibration file; `run --calibration` and `profile --calibration` read it.",
+        ),
     ] = Path("calibration.json"),
     plot: Plot = None,
     json: Json = False,
@@ -126,7 +147,7 @@ def calibrate(
         choice = Choice(model, drafter, device, dtype, draft_tokens, seed, offline, uncalibrated=True)
         recording = _run(choice, prompts, count, concurrency, tokens, temperature, chat, record)
     gathered = gather(recording.records)
-    studies = _studies(gathered, signal, held_out, seed or 0)
+    studies = _studies(gathered, signal, held_out, seed or 0, traced=bool(traces))
     width = len(next(iter(studies.values())).before)
     subject = calibration_subject(recording.target, recording.drafter)
     _save(output, calibration_state(studies, signal, subject, width))
@@ -189,14 +210,18 @@ def _run(
         )
 
 
-def _studies(gathered: Gathered, signal: str, held_out: float, seed: int) -> dict[str, Study]:
+def _studies(
+    gathered: Gathered, signal: str, held_out: float, seed: int, *, traced: bool
+) -> dict[str, Study]:
     """Return the study of each regime that has enough prompts; says which has not."""
     if not gathered.regimes:
         raise CalibrationError(
             "there are no drafts to calibrate on",
             arrived=dict(gathered.left_out) or "no records",
             allowed="steps that verified every draft, recorded by a version that keeps rows",
-            remedy="leave out the trace: `adaverify calibrate` then records a run itself",
+            remedy="leave out the trace: `adaverify calibrate` then records a run itself"
+            if traced
+            else "give more or longer prompts, more --tokens, and --draft-tokens of 1 or more",
         )
     studies: dict[str, Study] = {}
     refused: list[CalibrationError] = []

@@ -45,9 +45,9 @@ def doctor(
     if kernel and assume is None:
         raise typer.BadParameter("--kernel belongs to --assume: kernels of a real device are executed")
     settings, plugins = discover()
-    examined = (
-        "cpu" if assume is not None and device is None else usable_device(device or settings.device.name)
-    )
+    if device is None:
+        device = "cpu" if assume is not None else settings.device.name
+    examined = usable_device(device)
     require_kernels(kernel or (), plugins)
     found = startup_report(
         settings, examined, assume, kernels=tuple(dict.fromkeys(kernel or ())), plugins=plugins

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from adaverify.console import EXIT_CODES, emit_json, out, reports_errors, say, table
+from adaverify.console import EXIT_CODES, emit_json, note, out, reports_errors, say, table
 from adaverify.devices import usable_device
 from adaverify.options import Json
 from adaverify.scaffold import Kind, Project, write_project
@@ -17,6 +17,7 @@ from adaverify.session import discover
 from adaverify.support import support_matrix
 from adaverify.usage import path
 from adaverify_runtime import doctor as startup_report
+from adaverify_runtime import plugin_warnings
 from adaverify_runtime.plugins import Registered
 
 _KINDS = {
@@ -42,6 +43,8 @@ def listing(context: typer.Context, json: Json = False) -> None:
         return
     settings, found = discover()
     report = startup_report(settings, usable_device(settings.device.name), plugins=found).as_dict()
+    for line in report["warnings"]:
+        note(line)
     rows = [{**plugin, "registered": _registered(report, plugin["owner"])} for plugin in report["plugins"]]
     if json:
         emit_json(rows)
@@ -87,7 +90,9 @@ def new(
 @reports_errors
 def support(json: Json = False) -> None:
     """Show which strategy serves which architecture, and how far that was proven, as the plugins say."""
-    _, found = discover()
+    settings, found = discover()
+    for line in (*settings.warnings, *plugin_warnings(found)):
+        note(line)
     matrix = support_matrix(found)
     if json:
         emit_json(asdict(matrix))

@@ -25,7 +25,7 @@ from adaverify.options import (
 )
 from adaverify.pricing import Job, Prices, find_prices, share_of_measuring
 from adaverify.prompting import encode_prompts, take_prompts
-from adaverify.rivals import rival_engines, rival_names
+from adaverify.rivals import fixed_engines, require_fewer, rival_engines, rival_names
 from adaverify.run_report import build_report, render_report
 from adaverify.running import (
     WARMUP,
@@ -43,7 +43,7 @@ from adaverify.session import (
     open_session,
     table_path,
 )
-from adaverify.usage import finite_temperature, path
+from adaverify.usage import LARGEST_SEED, finite_temperature, path
 from adaverify_contracts import AdaverifyError
 from adaverify_engine import Engine, Sampling
 from adaverify_engine.compare import Comparison
@@ -67,7 +67,7 @@ def run(
     temperature: Annotated[
         float, typer.Option(callback=finite_temperature, help="0 is greedy; otherwise 1e-6 .. 1e6.")
     ] = 0.0,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed of sampled runs.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, max=LARGEST_SEED, help="Seed of sampled runs.")] = None,
     trim_invariant: Annotated[
         bool,
         typer.Option(
@@ -76,6 +76,10 @@ def run(
     ] = False,
     rounds: Annotated[int, typer.Option(min=1, help="Recorded rounds; the modes take turns in each.")] = 3,
     mode: Modes = None,
+    fixed: Annotated[
+        list[int] | None,
+        typer.Option(help="Also draft and verify this many tokens, fewer than K, fixed; may be repeated."),
+    ] = None,
     model: Model = MODEL,
     drafter: Drafters = None,
     calibration: Calibration = None,
@@ -118,11 +122,13 @@ def run(
         course = Course(display)
         session = open_session(choice, course.stage(f"loading {model}", LOADED))
         trace = trace or _preset_trace(session, modes)
+        counts = sorted(set(fixed or ()))
+        require_fewer(counts, session)
         ids = encode_prompts(session, texts, places, tokens, chat)
         session = session.sized(
             _concurrency(session, concurrency, len(texts)),
             max(map(len, ids)) + tokens,
-            len(modes) + sum(map(len, rival_names(session, modes).values())),
+            len(modes) + len(counts) + sum(map(len, rival_names(session, modes).values())),
         )
         sizes = {
             "concurrency": session.options.max_requests,
@@ -134,7 +140,7 @@ def run(
         }
         steps = job_steps(len(modes), rounds + WARMUP, len(ids), session.options.max_requests, tokens)
         job = Job("adaptive" in modes, measure, steps)
-        result, engines, prices = _compare(session, modes, ids, sampling, sizes, trace, job, course)
+        result, engines, prices = _compare(session, modes, counts, ids, sampling, sizes, trace, job, course)
     _forget_stray_table(session, engines)
     report = build_report(session, result, engines, texts, sizes, prices)
     if json:
@@ -150,6 +156,7 @@ def run(
 def _compare(
     session: Session,
     modes: tuple[Mode, ...],
+    counts: list[int],
     ids: list[list[int]],
     sampling: list[Sampling],
     sizes: dict[str, Any],
@@ -162,6 +169,7 @@ def _compare(
         until = LOADED + (1.0 - LOADED) * share_of_measuring(session, job)
         prices = find_prices(session, job, course, until=until)
         engines: dict[str, Engine] = {name: session.engine(name, prices.table) for name in modes}
+        engines |= fixed_engines(session, counts)
         engines |= rival_engines(
             session,
             modes,

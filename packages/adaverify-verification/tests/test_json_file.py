@@ -1,0 +1,44 @@
+"""Files that have no end, no size or no JSON are told as such, and never read as a whole."""
+
+import os
+
+import pytest
+
+from adaverify_contracts import CalibrationError, CostTableError
+from adaverify_verification import CostTable, json_file, load_state
+from adaverify_verification.json_file import read_json
+
+
+def test_what_is_json_is_read(tmp_path):
+    path = tmp_path / "value.json"
+    path.write_text('{"a": [1, null]}', encoding="utf-8")
+    assert read_json(path) == {"a": [1, None]}
+
+
+@pytest.mark.parametrize("device", ["/dev/zero", "/dev/null"])
+def test_a_device_is_refused_unread(device, tmp_path):
+    """Reading one filled the memory of the machine."""
+    with pytest.raises(ValueError, match="no regular file"):
+        read_json(type(tmp_path)(device))
+    with pytest.raises(CalibrationError, match="no regular file"):
+        load_state(type(tmp_path)(device))
+    with pytest.raises(CostTableError, match=device) as caught:
+        CostTable.load(device, None)
+    assert "no regular file" in str(caught.value)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with pytest.raises(ValueError, match="no regular file"):
+        read_json(path)
+
+
+def test_what_is_too_large_or_too_deep_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "value.json"
+    path.write_text("[" * 100_000, encoding="utf-8")
+    with pytest.raises(ValueError, match="too deeply"):
+        read_json(path)
+    monkeypatch.setattr(json_file, "MAX_BYTES", 99_999)
+    with pytest.raises(ValueError, match="100000 bytes are more than 99999"):
+        read_json(path)
