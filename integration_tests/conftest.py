@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,15 @@ from wheelhouse import CleanEnvironment, Wheelhouse  # noqa: E402
 DISTRIBUTIONS = workspace.discover(ROOT)
 # Projects of their own, as an outsider's: test_sample_plugins.py runs their tests where they are installed.
 collect_ignore_glob = ["sample_*"]
+
+
+def pytest_collection_finish() -> None:
+    """Take the imported modules and the collected tests out of the garbage collector's sight.
+
+    They stay to the end anyway, and every full collection would walk all of them: a graph capture starts one.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
