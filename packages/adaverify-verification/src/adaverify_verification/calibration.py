@@ -60,7 +60,7 @@ def label_counts(outcome: StepOutcome) -> np.ndarray:
     counts = np.minimum(outcome.accepted + 1, outcome.admitted)
     if outcome.judged is not None:
         counts = np.minimum(counts, outcome.judged)
-    return np.where(outcome.learn, counts, 0).astype(np.int64)
+    return np.multiply(counts, outcome.learn, dtype=np.int64)
 
 
 def readiness(positives: np.ndarray, negatives: np.ndarray) -> tuple[bool, str]:
@@ -134,17 +134,38 @@ class LogisticFit:
         self.slope = START_SLOPE
         self.intercepts = np.full(draft_tokens, START_INTERCEPT)
         self.refits = 0
-        self.positives = np.zeros(draft_tokens, np.int64)
-        self.negatives = np.zeros(draft_tokens, np.int64)
-        self.predicted = np.zeros(draft_tokens, np.int64)
+        self._positives = np.zeros(draft_tokens, np.int64)
+        self._negatives = np.zeros(draft_tokens, np.int64)
+        self._predicted = np.zeros(draft_tokens, np.int64)
         self._memory = _Sums.zero(draft_tokens, np.float64)
         self._remembered = np.zeros(draft_tokens)
+        self._readiness = (False, "")
         self._reset_window()
+
+    @property
+    def positives(self) -> np.ndarray:
+        """Accepted labels by position, int64 [K]."""
+        self._add_up()
+        return self._positives
+
+    @property
+    def negatives(self) -> np.ndarray:
+        """Rejected labels by position, int64 [K]."""
+        self._add_up()
+        return self._negatives
+
+    @property
+    def predicted(self) -> np.ndarray:
+        """Sum of the probabilities that the labels were given, int64 [K] with 24 fractional bits."""
+        self._add_up()
+        return self._predicted
 
     def _reset_window(self) -> None:
         self._window = _Sums.zero(self.draft_tokens, np.int64)
         self._window_labels = np.zeros(self.draft_tokens, np.int64)
         self._window_steps = 0
+        # Labels that were counted and not yet added up: scores, labelled, labelled and accepted.
+        self._waiting: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
 
     def count(self, scores: np.ndarray, labelled: np.ndarray, accepted: np.ndarray) -> bool:
         """Count one step's labels; refit after every 16th step counted and return whether that happened.
@@ -158,9 +179,21 @@ class LogisticFit:
         """
         labelled = labelled & ~np.isnan(scores)
         # NaN only where not labelled; anything finite will do there.
-        z = np.clip(np.where(labelled, scores, 0.0).astype(np.float64), -SCORE_LIMIT, SCORE_LIMIT)
+        self._waiting.append((np.where(labelled, scores, 0.0), labelled, labelled & accepted))
+        self._window_steps += 1
+        if self._window_steps < REFIT_STEPS:
+            return False
+        self.refit()
+        return True
+
+    def _add_up(self) -> None:
+        """Add up the labels that wait. The fit is the same for all of a window, so one pass does for many."""
+        if not self._waiting:
+            return
+        scores, labelled, yes = (np.concatenate(parts) for parts in zip(*self._waiting, strict=True))
+        self._waiting.clear()
+        z = np.clip(scores.astype(np.float64), -SCORE_LIMIT, SCORE_LIMIT)
         p = probabilities(self.slope, self.intercepts, z)
-        yes = labelled & accepted
         curvature = np.where(labelled, p * (1.0 - p), 0.0)
         error = np.where(labelled, yes - p, 0.0)
         window = self._window
@@ -169,18 +202,14 @@ class LogisticFit:
         window.s_kk += _fixed(curvature).sum(axis=0)
         window.g_w += _fixed(error * z).sum()
         window.g_k += _fixed(error).sum(axis=0)
-        self.predicted += _fixed(np.where(labelled, p, 0.0)).sum(axis=0)
-        self.positives += yes.sum(axis=0)
-        self.negatives += (labelled & ~accepted).sum(axis=0)
+        self._predicted += _fixed(np.where(labelled, p, 0.0)).sum(axis=0)
+        self._positives += yes.sum(axis=0)
+        self._negatives += (labelled & ~yes).sum(axis=0)
         self._window_labels += labelled.sum(axis=0)
-        self._window_steps += 1
-        if self._window_steps < REFIT_STEPS:
-            return False
-        self.refit()
-        return True
 
     def refit(self) -> None:
         """Take one damped Newton step in arrowhead form: the window's gradient, the memory's curvature."""
+        self._add_up()
         window, memory = self._window, self._memory
         memory.s_ww = MEMORY * memory.s_ww + window.s_ww / _FRACTION
         memory.s_wk = MEMORY * memory.s_wk + window.s_wk / _FRACTION
@@ -203,6 +232,7 @@ class LogisticFit:
         self.intercepts = self.intercepts + shifts * self._remembered / (self._remembered + DAMPING)
         self.refits += 1
         self._reset_window()
+        self._readiness = readiness(self._positives, self._negatives)
 
     def fit_to(self, scores: np.ndarray, labelled: np.ndarray, accepted: np.ndarray) -> None:
         """Fit to one recorded set of labels until it stays; whatever was learnt before is replaced.
@@ -215,8 +245,8 @@ class LogisticFit:
         for _ in range(PASSES):
             self._memory = _Sums.zero(self.draft_tokens, np.float64)
             self._remembered = np.zeros(self.draft_tokens)
-            self.positives[:] = self.negatives[:] = self.predicted[:] = 0
             self._reset_window()
+            self._positives[:] = self._negatives[:] = self._predicted[:] = 0
             self.count(scores, labelled, accepted)
             self.refit()
         self.refits = 1
@@ -234,7 +264,10 @@ class LogisticFit:
         """Return whether the fit may drive trimming, and the reason in words."""
         if self.refits == 0:
             return False, f"no fit yet: {self._window_steps} of {REFIT_STEPS} labelled steps"
-        return readiness(self.positives, self.negatives)
+        # Labels only grow in number: a fit that is ready stays so, and its words wait for the next refit.
+        if not self._readiness[0]:
+            self._readiness = readiness(self.positives, self.negatives)
+        return self._readiness
 
     def reliability(self) -> list[dict[str, float | int | None]]:
         """Return one row a position: labels, mean predicted and observed acceptance."""
@@ -293,7 +326,8 @@ class LogisticFit:
             )
         self.slope, self._memory.s_ww, self.refits = float(numbers[0]), numbers[1], int(numbers[2])
         self._remembered, self._memory.s_kk, self.intercepts, self._memory.s_wk = reals
-        self.positives, self.negatives, self.predicted = counts
+        self._positives, self._negatives, self._predicted = counts
+        self._readiness = (False, "")
         self._reset_window()
 
 

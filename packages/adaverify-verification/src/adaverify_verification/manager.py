@@ -42,7 +42,6 @@ from adaverify_verification.parts import (
     tier_counts,
 )
 from adaverify_verification.planner import (
-    NO_TIERS,
     Prospects,
     check_fits,
     context_of,
@@ -56,6 +55,7 @@ from adaverify_verification.ranks import AgreedSteps
 from adaverify_verification.records import write_record
 from adaverify_verification.relay import Relay, make_relay
 from adaverify_verification.retrial import RetriedPrices
+from adaverify_verification.tiers import Tiers
 
 _LOG = logging.getLogger(__name__)
 
@@ -165,7 +165,7 @@ class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
             PlanError: they are not rising positive counts.
         """
         counts = tier_counts(tiers)
-        self._tiers = np.array(counts, dtype=np.int64)
+        self._tiers, self._untiered = Tiers(counts), Tiers()
         self.cost.set_tiers(tuple(counts))
 
     def publish(self, step: int, slots: np.ndarray, generations: np.ndarray, scores: torch.Tensor) -> None:
@@ -207,7 +207,7 @@ class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
             budgets = self._law.budgets(state)
             prospects = survey(state, quantised, self.cost, tiers, budgets=budgets, whole=whole)
             try:
-                choice = self._choose(state, prospects, tiered=len(tiers) > 0, plain=whole is None)
+                choice = self._choose(state, prospects, tiered=bool(tiers), plain=whole is None)
             except containment.PluginFault as fault:
                 choice = self._faulted(entry, fault, len(prospects.budgets) - 1)
         elif choice.kind is PlanState.UNPRICED and whole is None and self._retries(state):
@@ -280,9 +280,9 @@ class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
         prospects = survey(state, nothing, self.cost, self._tiers_for(state), budgets=only(0))
         return write_plan(state, prospects, 0, kind=PlanState.IDLE, reason=reason, lag=None)
 
-    def _tiers_for(self, state: StepState) -> np.ndarray:
+    def _tiers_for(self, state: StepState) -> Tiers:
         """Return the tiers this batch is padded to: none for one that holds a prefill chunk, unless asked."""
-        return self._tiers if state.other_tokens == 0 or self.options.mixed_tiers else NO_TIERS
+        return self._tiers if state.other_tokens == 0 or self.options.mixed_tiers else self._untiered
 
     def _survivals(self, state: StepState, entry: Entry) -> tuple[np.ndarray, int | None]:
         """Return quantised survivals int32 [R, K] that the budget may read, and their lag."""
@@ -327,8 +327,10 @@ class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
             confidences = self._pins.apply(confidences)
         return self._assigner.assign(confidences, scheduled, kv_lens, self._budget, padded_tokens)
 
-    def observe(self, outcome: StepOutcome, plan: Plan, strategy: str) -> StepRecord:
-        """Learn from a finished step and return its record. Off the decode path.
+    def observe(
+        self, outcome: StepOutcome, plan: Plan, strategy: str, *, rows: bool = False
+    ) -> StepRecord:
+        """Learn from a finished step and return its record, with ``rows`` where asked. Off the decode path.
 
         A measurement is credited only to the plan that caused it: one of another step or of other requests,
         or that executed another size than planned, teaches nothing at all, and is counted.
@@ -344,7 +346,7 @@ class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
         notes = [] if entry is None else entry.notes
         misfits = misfits_of(outcome, plan, None if entry is None else entry.state)
         named = list(misfits)
-        if not np.isfinite(outcome.scores).all():
+        if np.count_nonzero(np.isfinite(outcome.scores)) < outcome.scores.size:
             named.append("invalid-scores")
         if not misfits:
             named += containment.learn(self.signal, outcome)
@@ -353,7 +355,7 @@ class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
         if entry is not None and not misfits:
             self._credit(entry, outcome, plan)
             self._rate.add(outcome.emitted, outcome.seconds)
-        return write_record(outcome, plan, strategy, notes=tuple(notes))
+        return write_record(outcome, plan, strategy, notes=tuple(notes), rows=rows)
 
     def _credit(self, entry: Entry, outcome: StepOutcome, plan: Plan) -> None:
         """Teach the guard, exploration and the cost model what an executed plan really did."""

@@ -7,17 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from adaverify_contracts import BudgetCandidates, Limits, Plan, PlanError, PlanState, StepState
-from adaverify_verification.candidates import (
-    SCORE_ONE,
-    candidate_budgets,
-    executed_tokens,
-    expected_tokens,
-    ranked_scores,
-)
+from adaverify_verification.candidates import SCORE_ONE, expected_tokens, ranked_scores
 from adaverify_verification.cost_model import CostModel
 from adaverify_verification.digest import plan_digest
-
-NO_TIERS = np.zeros(0, dtype=np.int64)
+from adaverify_verification.tiers import Tiers
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +61,7 @@ def survey(
     state: StepState,
     scores: np.ndarray,
     cost: CostModel,
-    tiers: np.ndarray,
+    tiers: Tiers,
     *,
     budgets: np.ndarray | None = None,
     whole: np.ndarray | None = None,
@@ -79,7 +72,7 @@ def survey(
         state: the step.
         scores: int [R, K] quantised survivals, 0 .. 65535.
         cost: prices; an unpriced model leaves ``seconds`` None.
-        tiers: int64, the tiers that this step's batch is padded to, possibly empty.
+        tiers: those that this step's batch is padded to, possibly none.
         budgets: int64, the budgets to look at; None looks at every one that can be optimal.
         whole: bool [R], requests that every budget verifies whole, and that fit; None for none.
     """
@@ -87,13 +80,19 @@ def survey(
     if whole is not None:
         free = np.where(whole, 0, state.scheduled)
         kept = state.scheduled - free
-        floor, certain = int(kept.sum()), ranked_scores(scores, kept).sum() / SCORE_ONE
+        floor, certain = int(kept.sum()), int(ranked_scores(scores, kept).sum()) / SCORE_ONE
+    least = state.certain_tokens + floor
     if budgets is None:
         # Undoing rejected tokens makes cost rise inside a tier too: its end is then not the only optimum.
-        stairs = NO_TIERS if cost.rejected_seconds > 0 else tiers
-        budgets = floor + candidate_budgets(state.certain_tokens + floor, state.max_budget - floor, stairs)
-    tokens = certain + expected_tokens(state.emitting, ranked_scores(scores, free), budgets - floor)
-    executed = executed_tokens(state.certain_tokens + budgets, tiers)
+        every = cost.rejected_seconds > 0
+        spare, executed = tiers.candidates(least, state.max_budget - floor, every=every)
+        budgets = floor + spare if floor else spare
+    else:
+        spare, executed = budgets - floor, tiers.executed(state.certain_tokens + budgets)
+    ranked = ranked_scores(scores, free, state.total_scheduled - floor)
+    tokens = expected_tokens(state.emitting, ranked, spare)
+    if certain:
+        tokens += certain
     return Prospects(budgets, executed, tokens, _seconds(state, cost, budgets, executed, tokens))
 
 
@@ -103,10 +102,11 @@ def _seconds(
     if not cost.priced:
         return None
     seconds = cost.executed_seconds(executed, state.requests, context_of(state))
-    if state.max_budget:
-        seconds = seconds + cost.draft_seconds(state.requests)
+    draft = cost.draft_seconds(state.requests) if state.max_budget else 0.0
+    if draft:
+        seconds += draft
     if cost.rejected_seconds:
-        seconds = seconds + cost.rejected_seconds * (budgets - (tokens - state.emitting))
+        seconds += cost.rejected_seconds * (budgets - (tokens - state.emitting))
     return seconds
 
 
@@ -123,9 +123,7 @@ def check_fits(state: StepState, limits: Limits) -> None:
             allowed="a StepState",
             remedy="describe the step with StepState(...)",
         )
-    if not state.requests:
-        return
-    most, highest = int(state.scheduled.max()), int(state.slots.max())
+    most, highest = state.most_scheduled, state.highest_slot
     if state.requests > limits.max_requests or most > limits.draft_tokens or highest >= limits.max_requests:
         raise PlanError(
             "the step does not fit the limits",
@@ -157,10 +155,8 @@ def uniform_query_len(state: StepState, budget: int) -> int | None:
         return 1
     if state.requests == 1:
         return budget + 1
-    first = int(state.scheduled[0])
-    if budget == first * state.requests and bool((state.scheduled == first).all()):
-        return first + 1
-    return None
+    least = state.least_scheduled
+    return least + 1 if least == state.most_scheduled and budget == least * state.requests else None
 
 
 def write_plan(

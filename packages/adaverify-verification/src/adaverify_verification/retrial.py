@@ -14,6 +14,7 @@ from adaverify_verification.law import LawRule
 from adaverify_verification.options import ManagerOptions
 from adaverify_verification.parts import require_batch
 from adaverify_verification.planner import Prospects, context_of, survey
+from adaverify_verification.tiers import Tiers
 
 
 class RetriedPrices:
@@ -33,11 +34,11 @@ class RetriedPrices:
         return self.cost.flat and self._law.guarded(state)
 
     def _retried(
-        self, state: StepState, quantised: np.ndarray, tiers: np.ndarray, unpriced: Choice
+        self, state: StepState, quantised: np.ndarray, tiers: Tiers, unpriced: Choice
     ) -> tuple[Prospects, Choice]:
         """Return half of everything where exploration affords it: served sizes alone tell prices apart."""
         everything = state.max_budget
-        half = raise_to_tier_end(everything // 2, state.certain_tokens, everything, tiers)
+        half = raise_to_tier_end(everything // 2, state.certain_tokens, everything, tiers.counts)
         prospects = survey(state, quantised, self.cost, tiers, budgets=np.array([half, everything]))
         part, whole = prospects.tokens.tolist()
         lower, upper = prospects.executed.tolist()
