@@ -31,8 +31,13 @@ _WORDS = {"i": "signed integers", "f": "floats", "b": "bool"}
 
 def array(owner: str, field: str, value: object, kind: str, dims: int = 1) -> None:
     """Require a NumPy array of one kind of dtype: ``i`` signed integers, ``f`` floats, ``b`` bool."""
+    try:
+        if value.dtype.kind == kind and len(value.shape) == dims:  # type: ignore[attr-defined]
+            return
+    except AttributeError:
+        # A torch dtype has no kind: a tensor is refused here, and not by a wait for its device later.
+        pass
     dtype = getattr(value, "dtype", None)
-    # A torch dtype has no kind: a tensor is refused here, and not by a wait for its device later.
     if getattr(dtype, "kind", None) != kind or len(getattr(value, "shape", ())) != dims:
         shape = getattr(value, "shape", None)
         raise PlanError(

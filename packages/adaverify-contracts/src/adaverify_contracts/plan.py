@@ -17,7 +17,13 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-_COUNTS = ("slots", "generations", "drafted", "admitted", "accepted")
+# Arrays of an outcome with one entry a request, and the kind of their dtype.
+_ROWS = {
+    **dict.fromkeys(("slots", "generations", "drafted", "admitted", "accepted"), "i"),
+    "scores": "f",
+    "learn": "b",
+    "sampled": "b",
+}
 
 
 def _is_duration(seconds: object) -> bool:
@@ -162,9 +168,7 @@ class StepState:
     def max_budget(self) -> int:
         """N = max(0, min(scheduled drafts, chunk limit - R)): the largest budget this step can run."""
         total = self._drafts.total
-        if self.chunk_limit is not None:
-            total = min(total, self.chunk_limit - self.requests)
-        return max(0, total)
+        return total if self.chunk_limit is None else max(0, min(total, self.chunk_limit - self.requests))
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,13 +272,11 @@ class StepOutcome:
     _totals: tuple[int, int, int] = field(default=(0, 0, 0), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        given = tuple(name for name in ("keys", "judged") if getattr(self, name) is not None)
-        for kind, names in (("i", (*_COUNTS, *given)), ("b", ("learn", "sampled"))):
-            for name in names:
-                _host.array("StepOutcome", name, getattr(self, name), kind)
-        _host.array("StepOutcome", "scores", self.scores, "f", dims=2)
-        rows = (*_COUNTS, *given, "scores", "learn", "sampled")
-        _host.same_length("StepOutcome", {name: getattr(self, name) for name in rows})
+        rows = {name: getattr(self, name) for name in _ROWS}
+        rows |= {name: value for name in ("keys", "judged") if (value := getattr(self, name)) is not None}
+        for name, value in rows.items():
+            _host.array("StepOutcome", name, value, _ROWS.get(name, "i"), dims=2 if name == "scores" else 1)
+        _host.same_length("StepOutcome", rows)
         _host.count("StepOutcome", "step", self.step)
         drafts, accepted = _host.drafts(self.drafted), int(self.accepted.sum())
         object.__setattr__(self, "_totals", (drafts.total, int(self.admitted.sum()), accepted))

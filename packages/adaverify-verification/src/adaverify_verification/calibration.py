@@ -134,25 +134,15 @@ class LogisticFit:
         self.slope = START_SLOPE
         self.intercepts = np.full(draft_tokens, START_INTERCEPT)
         self.refits = 0
-        self._positives = np.zeros(draft_tokens, np.int64)
-        self._negatives = np.zeros(draft_tokens, np.int64)
+        self.positives = np.zeros(draft_tokens, np.int64)
+        self.negatives = np.zeros(draft_tokens, np.int64)
         self._predicted = np.zeros(draft_tokens, np.int64)
         self._memory = _Sums.zero(draft_tokens, np.float64)
         self._remembered = np.zeros(draft_tokens)
+        # Asked in every plan, and so found when labels are counted. They only grow in number: a fit that is
+        # ready stays so, and its words wait for the next refit.
         self._readiness = (False, "")
         self._reset_window()
-
-    @property
-    def positives(self) -> np.ndarray:
-        """Accepted labels by position, int64 [K]."""
-        self._add_up()
-        return self._positives
-
-    @property
-    def negatives(self) -> np.ndarray:
-        """Rejected labels by position, int64 [K]."""
-        self._add_up()
-        return self._negatives
 
     @property
     def predicted(self) -> np.ndarray:
@@ -164,7 +154,7 @@ class LogisticFit:
         self._window = _Sums.zero(self.draft_tokens, np.int64)
         self._window_labels = np.zeros(self.draft_tokens, np.int64)
         self._window_steps = 0
-        # Labels that were counted and not yet added up: scores, labelled, labelled and accepted.
+        # Labels whose statistics are not yet added up: scores, labelled, labelled and accepted.
         self._waiting: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
 
     def count(self, scores: np.ndarray, labelled: np.ndarray, accepted: np.ndarray) -> bool:
@@ -178,16 +168,26 @@ class LogisticFit:
             accepted: bool [N, K], read where ``labelled``.
         """
         labelled = labelled & ~np.isnan(scores)
+        yes = labelled & accepted
         # NaN only where not labelled; anything finite will do there.
-        self._waiting.append((np.where(labelled, scores, 0.0), labelled, labelled & accepted))
+        self._waiting.append((np.where(labelled, scores, 0.0), labelled, yes))
+        labels, positives = (
+            np.add.reduce(labelled, axis=0, dtype=np.int64),
+            np.add.reduce(yes, axis=0, dtype=np.int64),
+        )
+        self.positives += positives
+        self.negatives += labels - positives
+        self._window_labels += labels
         self._window_steps += 1
-        if self._window_steps < REFIT_STEPS:
-            return False
-        self.refit()
-        return True
+        if self._window_steps == REFIT_STEPS:
+            self.refit()
+            return True
+        if self.refits and not self._readiness[0]:
+            self._readiness = readiness(self.positives, self.negatives)
+        return False
 
     def _add_up(self) -> None:
-        """Add up the labels that wait. The fit is the same for all of a window, so one pass does for many."""
+        """Add up the labels that wait: the fit is the same for all of a window, so one pass does for all."""
         if not self._waiting:
             return
         scores, labelled, yes = (np.concatenate(parts) for parts in zip(*self._waiting, strict=True))
@@ -203,9 +203,6 @@ class LogisticFit:
         window.g_w += _fixed(error * z).sum()
         window.g_k += _fixed(error).sum(axis=0)
         self._predicted += _fixed(np.where(labelled, p, 0.0)).sum(axis=0)
-        self._positives += yes.sum(axis=0)
-        self._negatives += (labelled & ~yes).sum(axis=0)
-        self._window_labels += labelled.sum(axis=0)
 
     def refit(self) -> None:
         """Take one damped Newton step in arrowhead form: the window's gradient, the memory's curvature."""
@@ -232,7 +229,7 @@ class LogisticFit:
         self.intercepts = self.intercepts + shifts * self._remembered / (self._remembered + DAMPING)
         self.refits += 1
         self._reset_window()
-        self._readiness = readiness(self._positives, self._negatives)
+        self._readiness = readiness(self.positives, self.negatives)
 
     def fit_to(self, scores: np.ndarray, labelled: np.ndarray, accepted: np.ndarray) -> None:
         """Fit to one recorded set of labels until it stays; whatever was learnt before is replaced.
@@ -246,7 +243,7 @@ class LogisticFit:
             self._memory = _Sums.zero(self.draft_tokens, np.float64)
             self._remembered = np.zeros(self.draft_tokens)
             self._reset_window()
-            self._positives[:] = self._negatives[:] = self._predicted[:] = 0
+            self.positives[:] = self.negatives[:] = self._predicted[:] = 0
             self.count(scores, labelled, accepted)
             self.refit()
         self.refits = 1
@@ -264,9 +261,6 @@ class LogisticFit:
         """Return whether the fit may drive trimming, and the reason in words."""
         if self.refits == 0:
             return False, f"no fit yet: {self._window_steps} of {REFIT_STEPS} labelled steps"
-        # Labels only grow in number: a fit that is ready stays so, and its words wait for the next refit.
-        if not self._readiness[0]:
-            self._readiness = readiness(self.positives, self.negatives)
         return self._readiness
 
     def reliability(self) -> list[dict[str, float | int | None]]:
@@ -326,8 +320,8 @@ class LogisticFit:
             )
         self.slope, self._memory.s_ww, self.refits = float(numbers[0]), numbers[1], int(numbers[2])
         self._remembered, self._memory.s_kk, self.intercepts, self._memory.s_wk = reals
-        self._positives, self._negatives, self._predicted = counts
-        self._readiness = (False, "")
+        self.positives, self.negatives, self._predicted = counts
+        self._readiness = readiness(self.positives, self.negatives)
         self._reset_window()
 
 

@@ -45,7 +45,7 @@ class PricedCurve:
         self.cells = np.array(chosen, dtype=np.float64)
         self.local = np.zeros_like(self.cells)
         self.visits = np.zeros_like(self.cells)
-        # The lowest and highest of ``local``, so that bounds are kept without looking at every curve's cells.
+        # No cell of ``local`` is lower or higher, so that bounds are kept without looking at every cell.
         self.low = self.high = 0.0
         self.xs = np.append(self.tokens, self.tokens[-1] + FAR)
         self.ys = np.zeros(len(self.xs))
@@ -95,6 +95,9 @@ class PricedCurve:
         """Keep the correction within bounds; return whether it was outside, and the curve must be rebuilt."""
         if self.low >= low and self.high <= high:
             return False
+        self.low, self.high = float(self.local.min()), float(self.local.max())
+        if self.low >= low and self.high <= high:
+            return False
         np.clip(self.local, low, high, out=self.local)
         self.low, self.high = max(self.low, low), min(self.high, high)
         return True
@@ -121,9 +124,9 @@ class PricedCurve:
             visits = float(self.visits[cell])
             limit = LOG_BOUND if visits < YOUNG else STEP_LIMIT
             rate = max(LOCAL_RATE, 1.0 / (visits + TABLE_VISITS))
-            self.local[cell] += rate * weight * share * max(-limit, min(limit, error))
-            self.visits[cell] += weight * share
-        self.low, self.high = float(np.minimum.reduce(self.local)), float(np.maximum.reduce(self.local))
+            moved = float(self.local[cell]) + rate * weight * share * max(-limit, min(limit, error))
+            self.local[cell], self.visits[cell] = moved, visits + weight * share
+            self.low, self.high = min(self.low, moved), max(self.high, moved)
         return slice(self._reach[around[0][0]][0], self._reach[around[-1][0]][1])
 
     def visits_at(self, tokens: float) -> float:

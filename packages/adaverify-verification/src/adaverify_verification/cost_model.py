@@ -91,6 +91,9 @@ class CostModel:
             self._contexts[-1].append(curve.context)
             self._curves[-1].append(PricedCurve(curve))
         self._every = [curve for row in self._curves for curve in row]
+        # The corners found last: a step is priced when it is planned and when it is observed.
+        self._asked: tuple[int, float] | None = None
+        self._found: Corners = []
         self._usable, self._why = priced_state(table)
         # Prices of drafting by requests: few numbers of requests are ever served.
         self._drafting: dict[int, float] = {}
@@ -244,8 +247,11 @@ class CostModel:
                 allowed="a table with at least one measured point",
                 remedy="ask CostModel.priced first, or run `adaverify profile`",
             )
-        return [
-            (self._curves[row][column], outer * inner)
-            for row, outer in _bracket(self._levels, requests)
-            for column, inner in _bracket(self._contexts[row], context)
-        ]
+        if self._asked != (requests, context):
+            self._asked = (requests, context)
+            self._found = [
+                (self._curves[row][column], outer * inner)
+                for row, outer in _bracket(self._levels, requests)
+                for column, inner in _bracket(self._contexts[row], context)
+            ]
+        return self._found

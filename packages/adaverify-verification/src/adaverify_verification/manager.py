@@ -327,9 +327,7 @@ class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
             confidences = self._pins.apply(confidences)
         return self._assigner.assign(confidences, scheduled, kv_lens, self._budget, padded_tokens)
 
-    def observe(
-        self, outcome: StepOutcome, plan: Plan, strategy: str, *, rows: bool = False
-    ) -> StepRecord:
+    def observe(self, outcome: StepOutcome, plan: Plan, strategy: str, *, rows: bool = False) -> StepRecord:
         """Learn from a finished step and return its record, with ``rows`` where asked. Off the decode path.
 
         A measurement is credited only to the plan that caused it: one of another step or of other requests,
@@ -350,8 +348,9 @@ class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
             named.append("invalid-scores")
         if not misfits:
             named += containment.learn(self.signal, outcome)
-        self._counts.update(named)
-        notes.extend(named)
+        if named:
+            self._counts.update(named)
+            notes.extend(named)
         if entry is not None and not misfits:
             self._credit(entry, outcome, plan)
             self._rate.add(outcome.emitted, outcome.seconds)

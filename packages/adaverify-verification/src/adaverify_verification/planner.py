@@ -49,7 +49,8 @@ class Prospects:
 
 def context_of(state: StepState) -> float:
     """Return the mean KV length of the decode requests, 0 without any: the cost table's context axis."""
-    return state.kv_tokens / state.requests if state.requests else 0.0
+    requests = state.requests
+    return state.kv_tokens / requests if requests else 0.0
 
 
 def only(budget: int) -> np.ndarray:
@@ -81,14 +82,14 @@ def survey(
         free = np.where(whole, 0, state.scheduled)
         kept = state.scheduled - free
         floor, certain = int(kept.sum()), int(ranked_scores(scores, kept).sum()) / SCORE_ONE
-    least = state.certain_tokens + floor
+    certain_tokens = state.certain_tokens
     if budgets is None:
         # Undoing rejected tokens makes cost rise inside a tier too: its end is then not the only optimum.
         every = cost.rejected_seconds > 0
-        spare, executed = tiers.candidates(least, state.max_budget - floor, every=every)
+        spare, executed = tiers.candidates(certain_tokens + floor, state.max_budget - floor, every=every)
         budgets = floor + spare if floor else spare
     else:
-        spare, executed = budgets - floor, tiers.executed(state.certain_tokens + budgets)
+        spare, executed = budgets - floor, tiers.executed(certain_tokens + budgets)
     ranked = ranked_scores(scores, free, state.total_scheduled - floor)
     tokens = expected_tokens(state.emitting, ranked, spare)
     if certain:
@@ -101,8 +102,9 @@ def _seconds(
 ) -> np.ndarray | None:
     if not cost.priced:
         return None
-    seconds = cost.executed_seconds(executed, state.requests, context_of(state))
-    draft = cost.draft_seconds(state.requests) if state.max_budget else 0.0
+    requests = state.requests
+    seconds = cost.executed_seconds(executed, requests, context_of(state))
+    draft = cost.draft_seconds(requests) if state.max_budget else 0.0
     if draft:
         seconds += draft
     if cost.rejected_seconds:
@@ -149,14 +151,15 @@ def uniform_query_len(state: StepState, budget: int) -> int | None:
     That is so when nothing is trimmed and all requests scheduled the same number, when nothing is verified
     (every query is the certain token alone), and for a single request.
     """
-    if not state.requests:
+    requests = state.requests
+    if not requests:
         return None
     if budget == 0:
         return 1
-    if state.requests == 1:
+    if requests == 1:
         return budget + 1
     least = state.least_scheduled
-    return least + 1 if least == state.most_scheduled and budget == least * state.requests else None
+    return least + 1 if least == state.most_scheduled and budget == least * requests else None
 
 
 def write_plan(
@@ -174,15 +177,16 @@ def write_plan(
     seconds = prospects.seconds
     scheduled = state.total_scheduled
     uniform = uniform_query_len(state, budget)
+    requests, certain_tokens = state.requests, state.certain_tokens
     return Plan(
         step=state.step,
         state=kind,
         reason=reason,
         budget=budget,
         scheduled=scheduled,
-        requests=state.requests,
-        certain_tokens=state.certain_tokens,
-        tokens=state.certain_tokens + budget,
+        requests=requests,
+        certain_tokens=certain_tokens,
+        tokens=certain_tokens + budget,
         tier=tier,
         uniform_query_len=uniform,
         predicted_seconds=None if seconds is None else float(seconds[index]),
@@ -194,8 +198,8 @@ def write_plan(
             step=state.step,
             budget=budget,
             scheduled=scheduled,
-            requests=state.requests,
-            certain_tokens=state.certain_tokens,
+            requests=requests,
+            certain_tokens=certain_tokens,
             tier=tier,
             uniform_query_len=uniform,
             kv_tokens=state.kv_tokens,
