@@ -80,7 +80,6 @@ def test_fault_influence_of_one_request_is_bounded(outcome):
     signal = CalibratedSignal(Limits(4, 8, 64, 16), CPU)
     for _ in range(15):
         signal.learn(outcome([8, 0], 8, draft_tokens=8, slots=[1, 2]))
-
     window = signal._fits[GREEDY]._window_labels
     assert LABELS_PER_SLOT <= int(window.sum()) - 15 < LABELS_PER_SLOT + 2 * 4
     # The slot that had its share still ends the window: one busy request must not stop the fit for ever.
@@ -92,7 +91,7 @@ def test_fault_censored_positions_carry_no_label(outcome):
     """K = 5, admitted 3, accepted 1 is exactly two labels, 1 yes and 2 no (vllm #52228)."""
     signal = CalibratedSignal(Limits(2, 5, 64, 16), CPU)
     signal.learn(outcome([1], admitted=3, draft_tokens=5))
-
+    fit = signal._fits[GREEDY]
     assert fit.positives.tolist() == [1, 0, 0, 0, 0]
     assert fit.negatives.tolist() == [0, 1, 0, 0, 0]
 

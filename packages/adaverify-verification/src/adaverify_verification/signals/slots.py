@@ -33,7 +33,7 @@ class SlotBook:
         self.changes = 0
         self._steps = 0
         self._outside = 0
-        # The last outcome's slots, generations and regimes as bytes: a batch that comes again changes nothing.
+        # The last outcome's slots, generations and regimes as bytes: a batch that repeats changes nothing.
         self._batch: tuple[bytes, bytes, bytes] | None = None
         self._current = np.zeros(0, bool)
         self._holders = _NOBODY
