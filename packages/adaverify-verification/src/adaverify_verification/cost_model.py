@@ -143,12 +143,11 @@ class CostModel:
 
     def executed_seconds(self, executed: np.ndarray, requests: int, context: float) -> np.ndarray:
         """Return seconds for token counts that are already what executes, padding included."""
-        total: np.ndarray | None = None
-        for curve, weight in self._corners(requests, context):
-            part = curve.prices(executed)
-            part *= weight
-            total = part if total is None else total + part
-        return total * math.exp(self._scale)
+        first, *others = (
+            weight * curve.prices(executed) for curve, weight in self._corners(requests, context)
+        )
+        total: np.ndarray = sum(others, first) * math.exp(self._scale)
+        return total
 
     def draft_seconds(self, requests: int) -> float:
         """Return the seconds of drafting for ``requests``, 0.0 where the table does not price it apart."""
