@@ -204,7 +204,7 @@ class RingRelay(ABC):
 
     def latest(self, at_most: int | None = None) -> Snapshot | None:
         """Return the newest arrived snapshot of a step <= ``at_most``; see ``Relay.latest``."""
-        self._poll()
+        self._poll(at_most)
         best = self._newest(at_most)
         if best is None:
             return None
@@ -250,9 +250,12 @@ class RingRelay(ABC):
         self._slots[index], self._generations[index] = _frozen(slots), _frozen(generations)
         return index
 
-    def _poll(self) -> None:
+    def _poll(self, at_most: int | None = None) -> None:
+        """Ask what is under way whether it has arrived, of steps up to ``at_most``; others may wait."""
         for index, state in enumerate(self._state):
-            if state == _UNDER_WAY and self._has_arrived(index):
+            if state != _UNDER_WAY or (at_most is not None and self._step[index] > at_most):
+                continue
+            if self._has_arrived(index):
                 self._state[index] = _ARRIVED if self._order[index] else _UNUSED
 
     def _newest(self, at_most: int | None) -> int | None:
