@@ -102,6 +102,7 @@ MISFITS = {
             **{
                 field.name: value[:-1] if isinstance(value := getattr(o, field.name), np.ndarray) else value
                 for field in dataclasses.fields(o)
+                if field.init
             }
         ),
         "outcome-of-other-requests",

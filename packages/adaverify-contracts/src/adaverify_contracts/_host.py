@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from numbers import Integral
-from typing import Any
+from typing import Any, NamedTuple
 
 from adaverify_contracts.errors import PlanError
 
@@ -12,16 +12,32 @@ LARGEST = 2**63 - 1
 # More than any batch has; a step emits at most one token a request beside its accepted drafts.
 MOST_REQUESTS = 2**24
 
-# Slots of the last batch that passed, with their dtype.
-_passed: tuple[Any, bytes] | None = None
+
+class Drafts(NamedTuple):
+    """Draft counts of a batch: their sum, the smallest and the largest; 0 for no requests."""
+
+    total: int
+    least: int
+    most: int
+
+
+# Decode batches repeat: comparing with the last values that passed takes 0.2 us, where looking for duplicates
+# among 256 takes 5 and three reductions take 6. Each is dtype and bytes, and what was found of them.
+_slots: tuple[tuple[Any, bytes], int] | None = None
+_drafts: tuple[tuple[Any, bytes], Drafts] | None = None
 
 _WORDS = {"i": "signed integers", "f": "floats", "b": "bool"}
 
 
 def array(owner: str, field: str, value: object, kind: str, dims: int = 1) -> None:
     """Require a NumPy array of one kind of dtype: ``i`` signed integers, ``f`` floats, ``b`` bool."""
+    try:
+        if value.dtype.kind == kind and len(value.shape) == dims:  # type: ignore[attr-defined]
+            return
+    except AttributeError:
+        # A torch dtype has no kind: a tensor is refused here, and not by a wait for its device later.
+        pass
     dtype = getattr(value, "dtype", None)
-    # A torch dtype has no kind: a tensor is refused here, and not by a wait for its device later.
     if getattr(dtype, "kind", None) != kind or len(getattr(value, "shape", ())) != dims:
         shape = getattr(value, "shape", None)
         raise PlanError(
@@ -34,11 +50,11 @@ def array(owner: str, field: str, value: object, kind: str, dims: int = 1) -> No
 
 def same_length(owner: str, arrays: dict[str, Any]) -> None:
     """Require one entry a request in each array."""
-    sizes = {name: len(values) for name, values in arrays.items()}
-    if len(set(sizes.values())) > 1:
+    sizes = [len(values) for values in arrays.values()]
+    if sizes.count(sizes[0]) != len(sizes):
         raise PlanError(
             f"{owner} arrays disagree about the number of requests",
-            arrived=sizes,
+            arrived=dict(zip(arrays, sizes, strict=True)),
             allowed="one entry a request in each",
             remedy="build them from one list of requests",
         )
@@ -51,6 +67,8 @@ def is_int(value: object) -> bool:
 
 def count(owner: str, field: str, value: object, most: int = LARGEST) -> None:
     """Require an integer in 0 .. ``most``."""
+    if type(value) is int and 0 <= value <= most:
+        return
     if not is_int(value) or not 0 <= value <= most:  # type: ignore[operator]
         raise PlanError(
             f"{owner}.{field} is no count",
@@ -62,7 +80,7 @@ def count(owner: str, field: str, value: object, most: int = LARGEST) -> None:
 
 def flag(owner: str, field: str, value: object) -> None:
     """Require a bool of Python or NumPy: a word such as ``no`` would count as yes."""
-    if type(value).__name__ not in ("bool", "bool_"):
+    if value is not True and value is not False and type(value).__name__ not in ("bool", "bool_"):
         raise PlanError(
             f"{owner}.{field} is neither True nor False",
             arrived=value,
@@ -71,16 +89,37 @@ def flag(owner: str, field: str, value: object) -> None:
         )
 
 
-def slots(owner: str, values: Any) -> None:
-    """Require that no slot appears twice and that none is negative, for slots int [R].
+def any_true(mask: Any) -> bool:
+    """Return whether a bool array holds True, in a fifth of the time of its own ``any``."""
+    raw = mask.tobytes()
+    return bool(raw.count(0) != len(raw))
+
+
+def drafts(values: Any) -> Drafts:
+    """Return what the draft counts int [R] of a batch come to."""
+    global _drafts
+    key = (values.dtype, values.tobytes())
+    if _drafts is not None and _drafts[0] == key:
+        return _drafts[1]
+    some = len(values) > 0
+    found = Drafts(int(values.sum()), int(values.min()) if some else 0, int(values.max()) if some else 0)
+    _drafts = (key, found)
+    return found
+
+
+def slots(owner: str, values: Any) -> int:
+    """Require that no slot appears twice and that none is negative; return the highest, -1 without any.
 
     Generations may be negative: no request has such a one, which is how a profiler publishes for nobody.
+
+    Args:
+        owner: what the slots belong to.
+        values: int [R].
     """
-    global _passed
-    # Decode batches repeat: comparing takes 0.2 us where looking for duplicates among 256 takes 5.
-    known = (values.dtype, values.tobytes())
-    if known == _passed:
-        return
+    global _slots
+    key = (values.dtype, values.tobytes())
+    if _slots is not None and _slots[0] == key:
+        return _slots[1]
     listed = values.tolist()
     if len(set(listed)) != len(listed):
         raise PlanError(
@@ -96,4 +135,6 @@ def slots(owner: str, values: Any) -> None:
             allowed=">= 0 for each request",
             remedy="list real requests only: padding is added when the step is staged",
         )
-    _passed = known
+    highest = max(listed, default=-1)
+    _slots = (key, highest)
+    return highest

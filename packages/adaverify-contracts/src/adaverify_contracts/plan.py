@@ -17,11 +17,17 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-_COUNTS = ("slots", "generations", "drafted", "admitted", "accepted")
+# Arrays of an outcome with one entry a request, and the kind of their dtype.
+_ROWS = {
+    **dict.fromkeys(("slots", "generations", "drafted", "admitted", "accepted"), "i"),
+    "scores": "f",
+    "learn": "b",
+    "sampled": "b",
+}
 
 
 def _is_duration(seconds: object) -> bool:
-    real = isinstance(seconds, Real) and not isinstance(seconds, bool)
+    real = type(seconds) is float or (isinstance(seconds, Real) and not isinstance(seconds, bool))
     return real and 0 <= seconds < float("inf")  # type: ignore[operator]
 
 
@@ -77,8 +83,9 @@ class StepState:
     sampled: bool = False
     chunk_limit: int | None = None
     sampled_requests: np.ndarray | None = None
-    # Summed once: a plan asks for it many times.
-    _total: int = field(default=0, init=False, repr=False, compare=False)
+    # Counted once, as the arrays were when this state was made: a plan asks for them many times.
+    _drafts: _host.Drafts = field(default=_host.Drafts(0, 0, 0), init=False, repr=False, compare=False)
+    _highest: int = field(default=-1, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("slots", "generations", "scheduled"):
@@ -91,7 +98,8 @@ class StepState:
         for name in ("step", "emitting", "other_tokens", "kv_tokens"):
             _host.count("StepState", name, getattr(self, name))
         _host.flag("StepState", "sampled", self.sampled)
-        _host.slots("StepState", self.slots)
+        object.__setattr__(self, "_highest", _host.slots("StepState", self.slots))
+        object.__setattr__(self, "_drafts", _host.drafts(self.scheduled))
         if self.emitting > self.certain_tokens:
             raise PlanError(
                 "StepState.emitting is more than can emit",
@@ -100,10 +108,10 @@ class StepState:
                 "token of its own",
                 remedy="count the decode requests and the prefills that finish in this step",
             )
-        if len(self.scheduled) and int(self.scheduled.min()) < 0:
+        if self._drafts.least < 0:
             raise PlanError(
                 "StepState.scheduled holds a negative draft count",
-                arrived=int(self.scheduled.min()),
+                arrived=self._drafts.least,
                 allowed="0 .. K for each request",
                 remedy="count scheduled drafts from the K in force, never from the configured one",
             )
@@ -114,17 +122,31 @@ class StepState:
                 allowed="None or an int >= 1",
                 remedy="pass None when logits are not chunked",
             )
-        object.__setattr__(self, "_total", int(self.scheduled.sum()))
 
     @property
     def total_scheduled(self) -> int:
         """Scheduled drafts of all requests, as they were when this state was made."""
-        return self._total
+        return self._drafts.total
+
+    @property
+    def least_scheduled(self) -> int:
+        """Fewest drafts that a request has, 0 without requests."""
+        return self._drafts.least
+
+    @property
+    def most_scheduled(self) -> int:
+        """Most drafts that a request has, 0 without requests."""
+        return self._drafts.most
+
+    @property
+    def highest_slot(self) -> int:
+        """Highest slot, -1 without requests."""
+        return self._highest
 
     def _check_sampled(self, requests: np.ndarray) -> None:
         _host.array("StepState", "sampled_requests", requests, "b")
         _host.same_length("StepState", {"slots": self.slots, "sampled_requests": requests})
-        if bool(requests.any()) is not self.sampled:
+        if _host.any_true(requests) is not self.sampled:
             raise PlanError(
                 "StepState.sampled and sampled_requests contradict each other",
                 arrived={"sampled": self.sampled, "sampled_requests": int(requests.sum())},
@@ -145,10 +167,8 @@ class StepState:
     @property
     def max_budget(self) -> int:
         """N = max(0, min(scheduled drafts, chunk limit - R)): the largest budget this step can run."""
-        total = self._total
-        if self.chunk_limit is not None:
-            total = min(total, self.chunk_limit - self.requests)
-        return max(0, total)
+        total = self._drafts.total
+        return total if self.chunk_limit is None else max(0, min(total, self.chunk_limit - self.requests))
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,17 +268,19 @@ class StepOutcome:
     seconds: float | None
     keys: np.ndarray | None = None
     judged: np.ndarray | None = None
+    # Drafted, admitted and accepted drafts of all requests, summed once.
+    _totals: tuple[int, int, int] = field(default=(0, 0, 0), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        given = tuple(name for name in ("keys", "judged") if getattr(self, name) is not None)
-        for kind, names in (("i", (*_COUNTS, *given)), ("b", ("learn", "sampled"))):
-            for name in names:
-                _host.array("StepOutcome", name, getattr(self, name), kind)
-        _host.array("StepOutcome", "scores", self.scores, "f", dims=2)
-        rows = (*_COUNTS, *given, "scores", "learn", "sampled")
-        _host.same_length("StepOutcome", {name: getattr(self, name) for name in rows})
+        rows = {name: getattr(self, name) for name in _ROWS}
+        rows |= {name: value for name in ("keys", "judged") if (value := getattr(self, name)) is not None}
+        for name, value in rows.items():
+            _host.array("StepOutcome", name, value, _ROWS.get(name, "i"), dims=2 if name == "scores" else 1)
+        _host.same_length("StepOutcome", rows)
         _host.count("StepOutcome", "step", self.step)
-        _host.count("StepOutcome", "emitted", self.emitted, int(self.accepted.sum()) + _host.MOST_REQUESTS)
+        drafts, accepted = _host.drafts(self.drafted), int(self.accepted.sum())
+        object.__setattr__(self, "_totals", (drafts.total, int(self.admitted.sum()), accepted))
+        _host.count("StepOutcome", "emitted", self.emitted, accepted + _host.MOST_REQUESTS)
         _host.slots("StepOutcome", self.slots)
         if self.seconds is not None and not _is_duration(self.seconds):
             raise PlanError(
@@ -267,23 +289,40 @@ class StepOutcome:
                 allowed="a finite number >= 0, or None",
                 remedy="measure with a monotonic clock, or pass None for a step that was not measured",
             )
-        if len(self.drafted) and int(self.drafted.max()) > self.scores.shape[1]:
+        if drafts.most > self.scores.shape[1]:
             raise PlanError(
                 "StepOutcome.drafted is more than there are scores",
-                arrived=int(self.drafted.max()),
+                arrived=drafts.most,
                 allowed=f"0 .. {self.scores.shape[1]}, the columns of scores",
                 remedy="report the scores of the drafts that this step scheduled",
             )
         pairs = (("accepted", "admitted"), ("admitted", "drafted"))
         for low, high in pairs if self.judged is None else (*pairs, ("judged", "drafted")):
             counts = getattr(self, low)
-            if len(counts) and (counts.min() < 0 or (counts > getattr(self, high)).any()):
+            # What is admitted is not negative where it is at least what is accepted, which comes first.
+            signed = low != "admitted"
+            if _host.any_true(counts > getattr(self, high)) or (signed and _host.any_true(counts < 0)):
                 raise PlanError(
                     f"StepOutcome.{low} is not within 0 .. {high}",
                     arrived={low: getattr(self, low).tolist(), high: getattr(self, high).tolist()},
                     allowed=f"0 <= {low} <= {high} for each request",
                     remedy="report what the step verified and accepted, request by request",
                 )
+
+    @property
+    def total_drafted(self) -> int:
+        """Scheduled drafts of all requests, as they were when this outcome was made."""
+        return self._totals[0]
+
+    @property
+    def total_admitted(self) -> int:
+        """Verified drafts of all requests."""
+        return self._totals[1]
+
+    @property
+    def total_accepted(self) -> int:
+        """Accepted drafts of all requests."""
+        return self._totals[2]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -30,7 +29,7 @@ from adaverify_runtime.parts import Parts, Replayed
 from adaverify_runtime.plugins import Observer
 from adaverify_runtime.report import StartupReport
 from adaverify_runtime.staging import PerRequest, Staged, StaticInputs, longest_context
-from adaverify_verification import VerificationManager, request_rows
+from adaverify_verification import VerificationManager
 
 # Outcomes arrive a few steps after their stage; strategies of steps whose outcome never came are dropped.
 _STAGED_DEPTH = 64
@@ -327,9 +326,8 @@ class Verifier:
         require_plan(plan)
         if self._closed and plan.step not in self._staged:
             self._require_open()
-        record = self.manager.observe(outcome, plan, self._staged.pop(plan.step, "unstaged"))
-        if self._parts.observers.listening:
-            record = replace(record, rows=request_rows(outcome))
+        strategy, listening = self._staged.pop(plan.step, "unstaged"), self._parts.observers.listening
+        record = self.manager.observe(outcome, plan, strategy, rows=listening)
         self._parts.observers.put(record)
         if self._closed:
             self.drain()

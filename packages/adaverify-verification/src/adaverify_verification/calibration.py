@@ -60,7 +60,7 @@ def label_counts(outcome: StepOutcome) -> np.ndarray:
     counts = np.minimum(outcome.accepted + 1, outcome.admitted)
     if outcome.judged is not None:
         counts = np.minimum(counts, outcome.judged)
-    return np.where(outcome.learn, counts, 0).astype(np.int64)
+    return np.multiply(counts, outcome.learn, dtype=np.int64)
 
 
 def readiness(positives: np.ndarray, negatives: np.ndarray) -> tuple[bool, str]:
@@ -136,15 +136,26 @@ class LogisticFit:
         self.refits = 0
         self.positives = np.zeros(draft_tokens, np.int64)
         self.negatives = np.zeros(draft_tokens, np.int64)
-        self.predicted = np.zeros(draft_tokens, np.int64)
+        self._predicted = np.zeros(draft_tokens, np.int64)
         self._memory = _Sums.zero(draft_tokens, np.float64)
         self._remembered = np.zeros(draft_tokens)
+        # Asked in every plan, and so found when labels are counted. They only grow in number: a fit that is
+        # ready stays so, and its words wait for the next refit.
+        self._readiness = (False, "")
         self._reset_window()
+
+    @property
+    def predicted(self) -> np.ndarray:
+        """Sum of the probabilities that the labels were given, int64 [K] with 24 fractional bits."""
+        self._add_up()
+        return self._predicted
 
     def _reset_window(self) -> None:
         self._window = _Sums.zero(self.draft_tokens, np.int64)
         self._window_labels = np.zeros(self.draft_tokens, np.int64)
         self._window_steps = 0
+        # Labels whose statistics are not yet added up: scores, labelled, labelled and accepted.
+        self._waiting: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
 
     def count(self, scores: np.ndarray, labelled: np.ndarray, accepted: np.ndarray) -> bool:
         """Count one step's labels; refit after every 16th step counted and return whether that happened.
@@ -157,10 +168,32 @@ class LogisticFit:
             accepted: bool [N, K], read where ``labelled``.
         """
         labelled = labelled & ~np.isnan(scores)
-        # NaN only where not labelled; anything finite will do there.
-        z = np.clip(np.where(labelled, scores, 0.0).astype(np.float64), -SCORE_LIMIT, SCORE_LIMIT)
-        p = probabilities(self.slope, self.intercepts, z)
         yes = labelled & accepted
+        # NaN only where not labelled; anything finite will do there.
+        self._waiting.append((np.where(labelled, scores, 0.0), labelled, yes))
+        labels, positives = (
+            np.add.reduce(labelled, axis=0, dtype=np.int64),
+            np.add.reduce(yes, axis=0, dtype=np.int64),
+        )
+        self.positives += positives
+        self.negatives += labels - positives
+        self._window_labels += labels
+        self._window_steps += 1
+        if self._window_steps == REFIT_STEPS:
+            self.refit()
+            return True
+        if self.refits and not self._readiness[0]:
+            self._readiness = readiness(self.positives, self.negatives)
+        return False
+
+    def _add_up(self) -> None:
+        """Add up the labels that wait: the fit is the same for all of a window, so one pass does for all."""
+        if not self._waiting:
+            return
+        scores, labelled, yes = (np.concatenate(parts) for parts in zip(*self._waiting, strict=True))
+        self._waiting.clear()
+        z = np.clip(scores.astype(np.float64), -SCORE_LIMIT, SCORE_LIMIT)
+        p = probabilities(self.slope, self.intercepts, z)
         curvature = np.where(labelled, p * (1.0 - p), 0.0)
         error = np.where(labelled, yes - p, 0.0)
         window = self._window
@@ -169,18 +202,11 @@ class LogisticFit:
         window.s_kk += _fixed(curvature).sum(axis=0)
         window.g_w += _fixed(error * z).sum()
         window.g_k += _fixed(error).sum(axis=0)
-        self.predicted += _fixed(np.where(labelled, p, 0.0)).sum(axis=0)
-        self.positives += yes.sum(axis=0)
-        self.negatives += (labelled & ~accepted).sum(axis=0)
-        self._window_labels += labelled.sum(axis=0)
-        self._window_steps += 1
-        if self._window_steps < REFIT_STEPS:
-            return False
-        self.refit()
-        return True
+        self._predicted += _fixed(np.where(labelled, p, 0.0)).sum(axis=0)
 
     def refit(self) -> None:
         """Take one damped Newton step in arrowhead form: the window's gradient, the memory's curvature."""
+        self._add_up()
         window, memory = self._window, self._memory
         memory.s_ww = MEMORY * memory.s_ww + window.s_ww / _FRACTION
         memory.s_wk = MEMORY * memory.s_wk + window.s_wk / _FRACTION
@@ -203,6 +229,7 @@ class LogisticFit:
         self.intercepts = self.intercepts + shifts * self._remembered / (self._remembered + DAMPING)
         self.refits += 1
         self._reset_window()
+        self._readiness = readiness(self.positives, self.negatives)
 
     def fit_to(self, scores: np.ndarray, labelled: np.ndarray, accepted: np.ndarray) -> None:
         """Fit to one recorded set of labels until it stays; whatever was learnt before is replaced.
@@ -215,8 +242,8 @@ class LogisticFit:
         for _ in range(PASSES):
             self._memory = _Sums.zero(self.draft_tokens, np.float64)
             self._remembered = np.zeros(self.draft_tokens)
-            self.positives[:] = self.negatives[:] = self.predicted[:] = 0
             self._reset_window()
+            self.positives[:] = self.negatives[:] = self._predicted[:] = 0
             self.count(scores, labelled, accepted)
             self.refit()
         self.refits = 1
@@ -234,7 +261,7 @@ class LogisticFit:
         """Return whether the fit may drive trimming, and the reason in words."""
         if self.refits == 0:
             return False, f"no fit yet: {self._window_steps} of {REFIT_STEPS} labelled steps"
-        return readiness(self.positives, self.negatives)
+        return self._readiness
 
     def reliability(self) -> list[dict[str, float | int | None]]:
         """Return one row a position: labels, mean predicted and observed acceptance."""
@@ -293,7 +320,8 @@ class LogisticFit:
             )
         self.slope, self._memory.s_ww, self.refits = float(numbers[0]), numbers[1], int(numbers[2])
         self._remembered, self._memory.s_kk, self.intercepts, self._memory.s_wk = reals
-        self.positives, self.negatives, self.predicted = counts
+        self.positives, self.negatives, self._predicted = counts
+        self._readiness = readiness(self.positives, self.negatives)
         self._reset_window()
 
 

@@ -48,26 +48,32 @@ def raise_to_tier_end(budget: int, certain: int, maximum: int, tiers: np.ndarray
     return min(maximum, tier - certain)
 
 
-def ranked_scores(scores: np.ndarray, scheduled: np.ndarray) -> np.ndarray:
-    """Return the quantised survivals of all scheduled drafts, largest first, int64 [sum scheduled].
+def ranked_scores(scores: np.ndarray, scheduled: np.ndarray, total: int | None = None) -> np.ndarray:
+    """Return the quantised survivals of all scheduled drafts, largest first, uint16 [sum scheduled].
 
     Args:
         scores: int [R, K] quantised survivals, 0 .. 65535.
         scheduled: int64 [R], 0 .. K.
+        total: the sum of ``scheduled`` where it is known.
     """
     offered = scores.ravel()
-    if int(scheduled.sum()) < offered.size:
+    if (int(scheduled.sum()) if total is None else total) < offered.size:
         offered = scores[np.arange(scores.shape[1]) < scheduled[:, None]]
-    offered = offered.astype(np.uint16)
+    ranked = offered.astype(np.uint16)
     # A stable sort of 16-bit integers is a radix sort: 1792 scores in about 10 us.
-    return np.sort(offered, kind="stable")[::-1].astype(np.int64)
+    ranked.sort(kind="stable")
+    return ranked[::-1]
 
 
 def expected_tokens(emitting: int, ranked: np.ndarray, budgets: np.ndarray) -> np.ndarray:
     """Return tau for each budget, float64: emitting requests plus the largest survivals (maths section 2)."""
-    sums = np.zeros(len(ranked) + 1, dtype=np.int64)
-    np.cumsum(ranked, out=sums[1:])
-    return emitting + sums[budgets] / SCORE_ONE
+    sums = np.empty(len(ranked) + 1, dtype=np.int64)
+    sums[0] = 0
+    np.add.accumulate(ranked, dtype=np.int64, out=sums[1:])
+    # As many budgets as sums are all of them.
+    tokens = (sums if len(budgets) == len(sums) else sums.take(budgets)) / SCORE_ONE
+    tokens += emitting
+    return tokens
 
 
 def admit(scores: np.ndarray, scheduled: np.ndarray, budget: int) -> np.ndarray:

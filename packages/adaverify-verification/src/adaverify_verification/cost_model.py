@@ -10,21 +10,13 @@ import numpy as np
 
 from adaverify_contracts import CostTableError
 from adaverify_verification.candidates import executed_tokens
+from adaverify_verification.cost_curve import LOG_BOUND, STEP_LIMIT, TABLE_VISITS, YOUNG, PricedCurve
 from adaverify_verification.cost_table import CostTable, priced_state
-from adaverify_verification.curves import (
-    LOG_BOUND,
-    STEP_LIMIT,
-    TABLE_VISITS,
-    YOUNG,
-    Corners,
-    Curve,
-    bracket,
-)
 
 # A flat table whose corrected prices are this far apart is flat no more: several times the noise of a step.
 REVIVED_SPREAD = 0.05
-# Corrections stay within a factor of 2 (LOG_BOUND), but for a table that was brought down to a far faster
-# machine: what slowed its measurement did not slow every size alike, so its shape is a guess.
+# A table that was brought down to a far faster machine has wider bounds than others: what slowed its
+# measurement did not slow every size alike, so its shape is a guess.
 REBASED_BOUND = math.log(16.0)
 # A step outside those bounds counts against the table and one inside for it; at this many more of the former
 # the table is not this machine's any more, and back at none it is again. A paused process spoils a few steps.
@@ -33,7 +25,24 @@ STRAY_STEPS = 32
 # disturbs a step only adds time, so it was the table's measurement that was disturbed, and not these steps.
 REBASE_STEPS = 96
 STRAYED = "measured step times left the table's bounds, profile again"
+# The share of a step's error that moves all prices at once.
 COMMON_RATE = 0.05
+
+Corners = list[tuple[PricedCurve, float]]
+"""Curves with the weights that interpolate a price between them."""
+
+
+def _bracket(levels: list[int], value: float) -> list[tuple[int, float]]:
+    """Return (level index, weight) pairs that interpolate ``value``; the nearest level outside the range."""
+    if value <= levels[0]:
+        return [(0, 1.0)]
+    if value >= levels[-1]:
+        return [(len(levels) - 1, 1.0)]
+    right = bisect_left(levels, value)
+    if levels[right] == value:
+        return [(right, 1.0)]
+    share = (value - levels[right - 1]) / (levels[right] - levels[right - 1])
+    return [(right - 1, 1.0 - share), (right, share)]
 
 
 class CostModel:
@@ -73,17 +82,21 @@ class CostModel:
         self._refreshed = 0
         self._levels: list[int] = []
         self._contexts: list[list[int]] = []
-        self._curves: list[list[Curve]] = []
+        self._curves: list[list[PricedCurve]] = []
         for curve in table.curves if table is not None else ():
             if not self._levels or self._levels[-1] != curve.requests:
                 self._levels.append(curve.requests)
                 self._contexts.append([])
                 self._curves.append([])
             self._contexts[-1].append(curve.context)
-            self._curves[-1].append(Curve.of(curve))
+            self._curves[-1].append(PricedCurve(curve))
         bare = () if table is None else table.bare_curves
         self._bare_contexts = [curve.context for curve in bare]
-        self._bare_curves = [Curve.of(curve) for curve in bare]
+        self._bare_curves = [PricedCurve(curve) for curve in bare]
+        self._every = [*(curve for row in self._curves for curve in row), *self._bare_curves]
+        # The corners found last: a step is priced when it is planned and when it is observed.
+        self._asked: tuple[int, float] | None = None
+        self._found: Corners = []
         self._usable, self._why = priced_state(table)
         # Prices of drafting by requests: few numbers of requests are ever served.
         self._drafting: dict[int, float] = {}
@@ -133,10 +146,11 @@ class CostModel:
 
     def executed_seconds(self, executed: np.ndarray, requests: int, context: float) -> np.ndarray:
         """Return seconds for token counts that are already what executes, padding included."""
-        total = np.zeros(np.shape(executed), dtype=np.float64)
-        for curve, weight in self._corners(requests, context):
-            total += weight * np.interp(executed, curve.xs, curve.ys)
-        return total * math.exp(self._scale)
+        first, *others = (
+            weight * curve.prices(executed) for curve, weight in self._corners(requests, context)
+        )
+        total: np.ndarray = sum(others, first) * math.exp(self._scale)
+        return total
 
     def draft_seconds(self, requests: int) -> float:
         """Return the seconds of drafting for ``requests``, 0.0 where the table does not price it apart."""
@@ -198,9 +212,13 @@ class CostModel:
         rate = max(COMMON_RATE, 1.0 / (self._refreshed + TABLE_VISITS))
         self._scale = max(-self._bound, min(self._bound, self._scale + rate * bounded))
         self._refreshed += 1
-        for curve, weight in corners:
-            curve.correct(executed, error, weight)
-        self._keep_bounds(corners)
+        changed = [(curve, curve.correct(executed, error, weight)) for curve, weight in corners]
+        low, high = -self._bound - self._scale, self._bound - self._scale
+        for curve in self._every:
+            if curve.clip(low, high):
+                curve.rebuild()
+        for curve, points in changed:
+            curve.rebuild(points)
         if not self._usable and not bare:
             self._revive(corners)
         return True
@@ -210,9 +228,6 @@ class CostModel:
         sizes = self._bare_sizes if bare else self._sizes
         index = bisect_left(sizes, tokens)
         return sizes[index] if index < len(sizes) else tokens
-
-    def _all(self) -> list[Curve]:
-        return [*(curve for row in self._curves for curve in row), *self._bare_curves]
 
     def _judge(self, error: float, whole: float) -> None:
         """Count a step's log error against the measured price for or against the table.
@@ -232,7 +247,7 @@ class CostModel:
 
     def _rebase(self, factor: float) -> None:
         """Bring all prices down to steps that are ``factor`` of them; corrections begin anew."""
-        for curve in self._all():
+        for curve in self._every:
             curve.rebase(factor)
         self._level *= factor
         self._bound, self._scale, self._refreshed = REBASED_BOUND, 0.0, 0
@@ -246,18 +261,9 @@ class CostModel:
             self._usable = True
             self._why = f"the cost table is flat, and served steps are {spread:.0%} apart"
 
-    def _keep_bounds(self, corners: Corners) -> None:
-        touched = [curve for curve, _ in corners]
-        low, high = -self._bound - self._scale, self._bound - self._scale
-        for curve in self._all():
-            if curve.clip(low, high) and not any(curve is one for one in touched):
-                curve.rebuild()
-        for curve in touched:
-            curve.rebuild()
-
     def _corners(self, requests: int, context: float, *, bare: bool = False) -> Corners:
         if bare:
-            return [(self._bare_curves[at], weight) for at, weight in bracket(self._bare_contexts, context)]
+            return [(self._bare_curves[at], weight) for at, weight in _bracket(self._bare_contexts, context)]
         if not self._levels:
             raise CostTableError(
                 "a step cannot be priced without a cost table",
@@ -265,8 +271,11 @@ class CostModel:
                 allowed="a table with at least one measured point",
                 remedy="ask CostModel.priced first, or run `adaverify profile`",
             )
-        return [
-            (self._curves[row][column], outer * inner)
-            for row, outer in bracket(self._levels, requests)
-            for column, inner in bracket(self._contexts[row], context)
-        ]
+        if self._asked != (requests, context):
+            self._asked = (requests, context)
+            self._found = [
+                (self._curves[row][column], outer * inner)
+                for row, outer in _bracket(self._levels, requests)
+                for column, inner in _bracket(self._contexts[row], context)
+            ]
+        return self._found

@@ -67,10 +67,16 @@ class Guard:
         self._tokens = {True: RunningError(), False: RunningError()}
         self.trimming = False
         self._tier: int | None = None
+        # Kept between observations: a plan reads it, and only they change it.
+        self._margin = self._widened()
 
     @property
     def margin(self) -> float:
-        """The margin in force: the configured one, widened by errors that favour trimming.
+        """The margin in force: the configured one, widened by errors that favour trimming."""
+        return self._margin
+
+    def _widened(self) -> float:
+        """Return the configured margin, widened by errors that favour trimming.
 
         What counts is how trimmed steps fare *against* full ones, beyond the noise: trimmed steps slower than
         predicted, or full ones richer. An error common to both cancels in the ratio of tokens to time: a
@@ -95,6 +101,7 @@ class Guard:
             self._time[trimmed].add(math.log(seconds / predicted_seconds))
         if predicted_tokens > 0:
             self._tokens[trimmed].add((tokens - predicted_tokens) / predicted_tokens)
+        self._margin = self._widened()
 
     def settle(
         self, gains: np.ndarray, choice: int, executed: np.ndarray, *, tiered: bool

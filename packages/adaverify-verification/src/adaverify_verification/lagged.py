@@ -8,7 +8,7 @@ import numpy as np
 
 from adaverify_contracts import Snapshot, StepState
 from adaverify_verification.live import lookup, oddity, same_requests
-from adaverify_verification.quantise import SCORE_MAX, scores
+from adaverify_verification.quantise import SCORE_MAX, products, quantise, scores
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,14 @@ def survivals(snapshot: Snapshot | None, state: StepState, width: int) -> Surviv
     if snapshot is None:
         return Survivals(_optimistic(state, width), None, False, None)
     odd, lag = oddity(snapshot.confidences), state.step - snapshot.step
+    # What is in range needs no cleaning.
+    found = scores(snapshot.confidences) if odd else quantise(products(snapshot.confidences))
     if same_requests(snapshot.slots, snapshot.generations, state):
-        return Survivals(scores(snapshot.confidences), lag, True, odd)
+        return Survivals(found, lag, True, odd)
     row = lookup(snapshot.slots, snapshot.generations, state)
     known = row >= 0
     quantised = _optimistic(state, width)
-    quantised[known] = scores(snapshot.confidences[row[known]])
+    quantised[known] = found[row[known]]
     return Survivals(quantised, lag, bool(known.all()), odd)
 
 

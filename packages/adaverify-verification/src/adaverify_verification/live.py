@@ -12,6 +12,11 @@ from adaverify_verification import containment
 from adaverify_verification.intake import Intake, require_step
 from adaverify_verification.relay import Relay
 
+Rows = tuple[np.ndarray, np.ndarray]
+"""Slots and generations of a publication, int64 [R] each, in row order."""
+
+_ONE = int(np.float32(1.0).view(np.uint32))
+
 
 class LiveConfidences:
     """Static buffers of the live confidences, and whose they are.
@@ -37,11 +42,13 @@ class LiveConfidences:
         # What the device's slots hold.
         self._uploaded = np.zeros(rows, dtype=np.int64)
         self._step: int | None = None
-        self._rows: tuple[np.ndarray, np.ndarray] = (np.zeros(0, np.int64), np.zeros(0, np.int64))
+        self._rows: Rows = (np.zeros(0, np.int64), np.zeros(0, np.int64))
+        # What was last held against the generations: a batch that comes again recycles nothing.
+        self._held: Rows = self._rows
         self._generations = np.full(rows, -1, dtype=np.int64)
         self._fault: tuple[int, containment.PluginFault] | None = None
         # Ring entry, step, slots and generations of a publication between begin and end.
-        self._begun: tuple[int | None, int, np.ndarray, np.ndarray] | None = None
+        self._begun: tuple[int | None, int, Rows] | None = None
 
     def fault(self, step: int) -> containment.PluginFault | None:
         """Return what was wrong with the signal when ``step`` published, None when nothing was."""
@@ -59,17 +66,16 @@ class LiveConfidences:
         step that trims beside them counts ``unranked-requests``.
         """
         self._intake.check(step, slots, generations, scores)
-        rows = len(slots)
+        rows = (slots.copy(), generations.copy())
         self._step, self._begun = None, None
         self._upload(slots)
         try:
-            self._forget_recycled(slots, generations)
-            live = self._score(scores, self._slots[:rows])
+            self._forget_recycled(rows)
+            live = self._score(scores, self._slots[: len(slots)])
         except containment.PluginFault as fault:
             self._fault = (step, fault)
             return
-        self._fault, self._step = None, step
-        self._rows = (slots.copy(), generations.copy())
+        self._fault, self._step, self._rows = None, step, rows
         self._relay.publish(step, slots, generations, live)
 
     def capture_live(self, scores: torch.Tensor, slots: torch.Tensor, entry: torch.Tensor) -> torch.Tensor:
@@ -89,13 +95,14 @@ class LiveConfidences:
                 remedy="begin it with the real requests of the step, in row order",
             )
         self._step, self._fault = None, None
+        rows = (slots.copy(), generations.copy())
         index: int | None = None
         try:
-            self._forget_recycled(slots, generations)
+            self._forget_recycled(rows)
             index = self._relay.begin(step, slots, generations)
         except containment.PluginFault as fault:
             self._fault = (step, fault)
-        self._begun = (index, step, slots.copy(), generations.copy())
+        self._begun = (index, step, rows)
         return self._relay.bin if index is None else index
 
     def end_publish(self) -> None:
@@ -106,12 +113,12 @@ class LiveConfidences:
                 allowed="one end_publish for each begin_publish",
                 remedy="call begin_publish before the replay",
             )
-        index, step, slots, generations = self._begun
+        index, step, rows = self._begun
         self._begun = None
         if index is not None:
             self._relay.launched(index)
         if self.fault(step) is None:
-            self._step, self._rows = step, (slots, generations)
+            self._step, self._rows = step, rows
 
     def rows(self, requests: int) -> torch.Tensor:
         """Return the live confidences float32 [requests, K], in the row order they were written in."""
@@ -124,7 +131,7 @@ class LiveConfidences:
     def _upload(self, slots: np.ndarray) -> None:
         """Bring the slots to the device, unless they are there: a decode batch rarely changes."""
         rows = len(slots)
-        if not np.array_equal(self._uploaded[:rows], slots):
+        if not same_values(self._uploaded[:rows], slots):
             self._uploaded[:rows] = slots
             # From pageable memory: staged at once, enqueued. A blocking copy would wait for the whole queue.
             self._slots[:rows].copy_(torch.from_numpy(slots), non_blocking=True)
@@ -148,8 +155,12 @@ class LiveConfidences:
         torch.index_select(self._live, 0, self._index[:count], out=self._aligned[:count])
         return self._aligned[:rows], not bool(missing.any())
 
-    def _forget_recycled(self, slots: np.ndarray, generations: np.ndarray) -> None:
+    def _forget_recycled(self, rows: Rows) -> None:
         """Drop what a signal knows of a slot's former request before the new one is scored."""
+        if same_values(rows[0], self._held[0]) and same_values(rows[1], self._held[1]):
+            return
+        self._held = rows
+        slots, generations = rows
         known = self._generations[slots]
         self._generations[slots] = generations
         for slot in slots[(known != generations) & (known >= 0)].tolist():
@@ -158,9 +169,16 @@ class LiveConfidences:
 
 def same_requests(slots: np.ndarray, generations: np.ndarray, state: StepState) -> bool:
     """Return whether the published rows are the requests of ``state``, in its order: the usual case."""
-    return len(slots) == state.requests and bool(
-        (slots == state.slots).all() and (generations == state.generations).all()
-    )
+    return same_values(slots, state.slots) and same_values(generations, state.generations)
+
+
+def same_values(mine: np.ndarray, theirs: np.ndarray) -> bool:
+    """Return whether two integer arrays [R] are equal, in a tenth of NumPy's time where their types are."""
+    if mine is theirs:
+        return True
+    if mine.dtype == theirs.dtype:
+        return mine.tobytes() == theirs.tobytes()
+    return np.array_equal(mine, theirs)
 
 
 def lookup(slots: np.ndarray, generations: np.ndarray, state: StepState) -> np.ndarray:
@@ -176,6 +194,9 @@ def lookup(slots: np.ndarray, generations: np.ndarray, state: StepState) -> np.n
 def oddity(confidences: np.ndarray) -> str | None:
     """Return what odd confidences are counted as: no numbers, or outside 0 .. 1 (clamped); else None."""
     if not confidences.size:
+        return None
+    # As unsigned integers, floats of 0 .. 1 lie below everything else: one reduction instead of two.
+    if int(np.maximum.reduce(confidences.view(np.uint32), axis=None)) <= _ONE:
         return None
     # Both bounds are NaN when any value is, and then neither comparison holds.
     lowest, highest = float(confidences.min()), float(confidences.max())

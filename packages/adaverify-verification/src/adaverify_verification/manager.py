@@ -195,7 +195,7 @@ class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
             budgets = self._law.budgets(state)
             prospects = survey(state, quantised, self.cost, tiers, budgets=budgets, whole=whole)
             try:
-                choice = self._choose(state, prospects, tiered=len(tiers) > 0, plain=whole is None)
+                choice = self._choose(state, prospects, tiered=bool(tiers), plain=whole is None)
             except containment.PluginFault as fault:
                 choice = self._faulted(entry, fault, len(prospects.budgets) - 1)
         elif choice.kind is PlanState.UNPRICED and whole is None and self._retries(state):
@@ -312,8 +312,8 @@ class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
             confidences = self._pins.apply(confidences)
         return self._assigner.assign(confidences, scheduled, kv_lens, self._budget, padded_tokens)
 
-    def observe(self, outcome: StepOutcome, plan: Plan, strategy: str) -> StepRecord:
-        """Learn from a finished step and return its record. Off the decode path.
+    def observe(self, outcome: StepOutcome, plan: Plan, strategy: str, *, rows: bool = False) -> StepRecord:
+        """Learn from a finished step and return its record, with ``rows`` where asked. Off the decode path.
 
         A measurement is credited only to the plan that caused it: one of another step or of other requests,
         or that executed another size than planned, teaches nothing at all, and is counted.
@@ -329,16 +329,17 @@ class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
         notes = [] if entry is None else entry.notes
         misfits = misfits_of(outcome, plan, None if entry is None else entry.state)
         named = list(misfits)
-        if not np.isfinite(outcome.scores).all():
+        if np.count_nonzero(np.isfinite(outcome.scores)) < outcome.scores.size:
             named.append("invalid-scores")
         if not misfits:
             named += containment.learn(self.signal, outcome)
-        self._counts.update(named)
-        notes.extend(named)
+        if named:
+            self._counts.update(named)
+            notes.extend(named)
         if entry is not None and not misfits:
             self._credit(entry, outcome, plan)
             self._rate.add(outcome.emitted, outcome.seconds)
-        return write_record(outcome, plan, strategy, notes=tuple(notes))
+        return write_record(outcome, plan, strategy, notes=tuple(notes), rows=rows)
 
     def _credit(self, entry: Entry, outcome: StepOutcome, plan: Plan) -> None:
         """Teach the guard, exploration and the cost model what an executed plan really did."""

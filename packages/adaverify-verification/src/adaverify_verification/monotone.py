@@ -12,7 +12,7 @@ def isotonic(values: np.ndarray, weights: np.ndarray | None = None) -> np.ndarra
     is what keeps the online refresh within its bounds.
     """
     curve = np.asarray(values, dtype=np.float64)
-    if curve.size < 2 or bool((curve[1:] >= curve[:-1]).all()):
+    if curve.size < 2 or np.count_nonzero(curve[1:] >= curve[:-1]) == curve.size - 1:
         return curve.copy()
     shares = np.ones(curve.size) if weights is None else np.asarray(weights, dtype=np.float64)
     blocks: list[tuple[float, float, int]] = []  # mean, weight, length

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from adaverify_contracts import Plan, PlanError, StepOutcome, StepState
 from adaverify_verification.cost_model import CostModel
+from adaverify_verification.live import same_requests, same_values
 
 
 def require_kinds(outcome: object, plan: object) -> None:
@@ -33,7 +34,7 @@ def misfits_of(outcome: StepOutcome, plan: Plan, state: StepState | None) -> tup
     checks = (
         ("outcome-of-another-step", state is None or outcome.step != plan.step),
         ("outcome-of-other-requests", state is not None and not _same_requests(outcome, state)),
-        ("verified-not-planned", int(outcome.admitted.sum()) != plan.budget),
+        ("verified-not-planned", outcome.total_admitted != plan.budget),
         ("drafted-not-scheduled", not _as_scheduled(outcome, plan, state)),
         ("emitted-not-verified", state is not None and outcome.emitted > _most_emitted(outcome, state)),
     )
@@ -49,26 +50,24 @@ def verification_seconds(outcome: StepOutcome, seconds: float, plan: Plan, cost:
         cost: prices of drafting and of rejected drafts.
     """
     draft = cost.draft_seconds(plan.requests) if plan.scheduled else 0.0
-    rejected = cost.rejected_seconds * int((outcome.admitted - outcome.accepted).sum())
+    rejected = cost.rejected_seconds * (outcome.total_admitted - outcome.total_accepted)
     # Parts priced above the whole say that the table is wrong, not that the step took no time.
     return max(seconds - draft - rejected, 0.01 * seconds)
 
 
 def _same_requests(outcome: StepOutcome, state: StepState) -> bool:
     """Return whether rows are the requests that were planned, in their order."""
-    return len(outcome.slots) == state.requests and bool(
-        (outcome.slots == state.slots).all() and (outcome.generations == state.generations).all()
-    )
+    return same_requests(outcome.slots, outcome.generations, state)
 
 
 def _as_scheduled(outcome: StepOutcome, plan: Plan, state: StepState | None) -> bool:
-    if int(outcome.drafted.sum()) != plan.scheduled:
+    if outcome.total_drafted != plan.scheduled:
         return False
     if state is None or len(outcome.drafted) != state.requests:
         return True
-    return bool((outcome.drafted == state.scheduled).all())
+    return same_values(outcome.drafted, state.scheduled)
 
 
 def _most_emitted(outcome: StepOutcome, state: StepState) -> int:
     """Return the most tokens the step can have emitted: accepted drafts, and one for each that emits."""
-    return int(outcome.accepted.sum()) + max(state.requests, state.emitting)
+    return outcome.total_accepted + max(state.requests, state.emitting)

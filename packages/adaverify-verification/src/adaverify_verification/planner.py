@@ -7,17 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from adaverify_contracts import BudgetCandidates, Limits, Plan, PlanError, PlanState, StepState
-from adaverify_verification.candidates import (
-    SCORE_ONE,
-    candidate_budgets,
-    executed_tokens,
-    expected_tokens,
-    ranked_scores,
-)
+from adaverify_verification.candidates import SCORE_ONE, expected_tokens, ranked_scores
 from adaverify_verification.cost_model import CostModel
 from adaverify_verification.digest import plan_digest
-
-NO_TIERS = np.zeros(0, dtype=np.int64)
+from adaverify_verification.tiers import Tiers
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +49,8 @@ class Prospects:
 
 def context_of(state: StepState) -> float:
     """Return the mean KV length of the decode requests, 0 without any: the cost table's context axis."""
-    return state.kv_tokens / state.requests if state.requests else 0.0
+    requests = state.requests
+    return state.kv_tokens / requests if requests else 0.0
 
 
 def only(budget: int) -> np.ndarray:
@@ -68,7 +62,7 @@ def survey(
     state: StepState,
     scores: np.ndarray,
     cost: CostModel,
-    tiers: np.ndarray,
+    tiers: Tiers,
     *,
     budgets: np.ndarray | None = None,
     whole: np.ndarray | None = None,
@@ -80,7 +74,7 @@ def survey(
         state: the step.
         scores: int [R, K] quantised survivals, 0 .. 65535.
         cost: prices; an unpriced model leaves ``seconds`` None.
-        tiers: int64, the tiers that this step's batch is padded to, possibly empty.
+        tiers: those that this step's batch is padded to, possibly none.
         budgets: int64, the budgets to look at; None looks at every one that can be optimal.
         whole: bool [R], requests that every budget verifies whole, and that fit; None for none.
         bare: True for a captured step that drafts nothing, which has prices of its own.
@@ -89,13 +83,19 @@ def survey(
     if whole is not None:
         free = np.where(whole, 0, state.scheduled)
         kept = state.scheduled - free
-        floor, certain = int(kept.sum()), ranked_scores(scores, kept).sum() / SCORE_ONE
+        floor, certain = int(kept.sum()), int(ranked_scores(scores, kept).sum()) / SCORE_ONE
+    certain_tokens = state.certain_tokens
     if budgets is None:
         # Undoing rejected tokens makes cost rise inside a tier too: its end is then not the only optimum.
-        stairs = NO_TIERS if cost.rejected_seconds > 0 else tiers
-        budgets = floor + candidate_budgets(state.certain_tokens + floor, state.max_budget - floor, stairs)
-    tokens = certain + expected_tokens(state.emitting, ranked_scores(scores, free), budgets - floor)
-    executed = executed_tokens(state.certain_tokens + budgets, tiers)
+        every = cost.rejected_seconds > 0
+        spare, executed = tiers.candidates(certain_tokens + floor, state.max_budget - floor, every=every)
+        budgets = floor + spare if floor else spare
+    else:
+        spare, executed = budgets - floor, tiers.executed(certain_tokens + budgets)
+    ranked = ranked_scores(scores, free, state.total_scheduled - floor)
+    tokens = expected_tokens(state.emitting, ranked, spare)
+    if certain:
+        tokens += certain
     if bare:
         price = cost.bare_seconds(state.requests, context_of(state)) if cost.priced else None
         return Prospects(budgets, executed, tokens, None if price is None else np.full(len(budgets), price))
@@ -107,11 +107,13 @@ def _seconds(
 ) -> np.ndarray | None:
     if not cost.priced:
         return None
-    seconds = cost.executed_seconds(executed, state.requests, context_of(state))
-    if state.max_budget:
-        seconds = seconds + cost.draft_seconds(state.requests)
+    requests = state.requests
+    seconds = cost.executed_seconds(executed, requests, context_of(state))
+    draft = cost.draft_seconds(requests) if state.max_budget else 0.0
+    if draft:
+        seconds += draft
     if cost.rejected_seconds:
-        seconds = seconds + cost.rejected_seconds * (budgets - (tokens - state.emitting))
+        seconds += cost.rejected_seconds * (budgets - (tokens - state.emitting))
     return seconds
 
 
@@ -128,9 +130,7 @@ def check_fits(state: StepState, limits: Limits) -> None:
             allowed="a StepState",
             remedy="describe the step with StepState(...)",
         )
-    if not state.requests:
-        return
-    most, highest = int(state.scheduled.max()), int(state.slots.max())
+    most, highest = state.most_scheduled, state.highest_slot
     if state.requests > limits.max_requests or most > limits.draft_tokens or highest >= limits.max_requests:
         raise PlanError(
             "the step does not fit the limits",
@@ -156,16 +156,15 @@ def uniform_query_len(state: StepState, budget: int) -> int | None:
     That is so when nothing is trimmed and all requests scheduled the same number, when nothing is verified
     (every query is the certain token alone), and for a single request.
     """
-    if not state.requests:
+    requests = state.requests
+    if not requests:
         return None
     if budget == 0:
         return 1
-    if state.requests == 1:
+    if requests == 1:
         return budget + 1
-    first = int(state.scheduled[0])
-    if budget == first * state.requests and bool((state.scheduled == first).all()):
-        return first + 1
-    return None
+    least = state.least_scheduled
+    return least + 1 if least == state.most_scheduled and budget == least * requests else None
 
 
 def write_plan(
@@ -183,15 +182,16 @@ def write_plan(
     seconds = prospects.seconds
     scheduled = state.total_scheduled
     uniform = uniform_query_len(state, budget)
+    requests, certain_tokens = state.requests, state.certain_tokens
     return Plan(
         step=state.step,
         state=kind,
         reason=reason,
         budget=budget,
         scheduled=scheduled,
-        requests=state.requests,
-        certain_tokens=state.certain_tokens,
-        tokens=state.certain_tokens + budget,
+        requests=requests,
+        certain_tokens=certain_tokens,
+        tokens=certain_tokens + budget,
         tier=tier,
         uniform_query_len=uniform,
         predicted_seconds=None if seconds is None else float(seconds[index]),
@@ -203,8 +203,8 @@ def write_plan(
             step=state.step,
             budget=budget,
             scheduled=scheduled,
-            requests=state.requests,
-            certain_tokens=state.certain_tokens,
+            requests=requests,
+            certain_tokens=certain_tokens,
             tier=tier,
             uniform_query_len=uniform,
             kv_tokens=state.kv_tokens,

@@ -21,7 +21,7 @@ class GainPolicy(Protocol):
 def best(gains: np.ndarray) -> int:
     """Return the index of the largest gain; everything wins every tie, then the smaller budget does."""
     last = len(gains) - 1
-    index = int(np.argmax(gains))
+    index = int(gains.argmax())
     return last if gains[index] <= gains[last] else index
 
 
@@ -34,18 +34,25 @@ def ratio_gains(candidates: BudgetCandidates) -> np.ndarray:
     tokens, seconds = candidates.tokens, candidates.seconds
     if tokens[-1] <= 0:
         return seconds[-1] / seconds - 1.0
-    gains = tokens * seconds[-1] / (tokens[-1] * seconds) - 1.0
-    # Equal tokens and seconds must be an exact tie, whatever the rounding of the products.
-    gains[(tokens == tokens[-1]) & (seconds == seconds[-1])] = 0.0
+    # Equal tokens and seconds are an exact tie: both products are then of the same two numbers.
+    gains = tokens * seconds[-1]
+    gains /= tokens[-1] * seconds
+    gains -= 1.0
     return gains
 
 
 class RatioPolicy:
     """Maximise expected tokens a second of this step alone."""
 
+    def __init__(self) -> None:
+        # The guard asks for the gains that the choice was made by: they are computed once.
+        self._last: tuple[BudgetCandidates, np.ndarray] | None = None
+
     def gains(self, candidates: BudgetCandidates) -> np.ndarray:
         """Return each candidate's relative gain over full verification, float64 [C]."""
-        return ratio_gains(candidates)
+        if self._last is None or self._last[0] is not candidates:
+            self._last = (candidates, ratio_gains(candidates))
+        return self._last[1]
 
     def choose(self, candidates: BudgetCandidates) -> int:
         """Return the index of the candidate with the largest ratio."""

@@ -45,12 +45,17 @@ def survival(confidences: Array) -> Array:
     """
     clean = sanitise(confidences)
     if isinstance(clean, np.ndarray):
-        # One call; like the loop it multiplies left to right and rounds each product to float32.
-        return np.multiply.accumulate(clean, axis=1) if clean.size else clean
+        return products(clean)
     # Not torch.cumprod: on a CPU it accumulates in double, on a GPU as a tree.
     for k in range(1, clean.shape[1]):
         clean[:, k] *= clean[:, k - 1]
     return clean
+
+
+def products(clean: np.ndarray) -> np.ndarray:
+    """Return what ``survival`` returns for confidences float32 [R, K] in 0 .. 1, a new array."""
+    # One call; like the loop it multiplies left to right and rounds each product to float32.
+    return np.multiply.accumulate(clean, axis=1) if clean.size else clean.copy()
 
 
 def quantise(survivals: Array) -> Array:
@@ -63,8 +68,10 @@ def quantise(survivals: Array) -> Array:
         int32 of the same shape in 0 .. 65535; monotone, so equal integers fall to the tie rule (maths M1).
     """
     if isinstance(survivals, np.ndarray):
-        rounded: np.ndarray = np.floor(survivals * np.float32(SCORE_MAX) + np.float32(0.5)).astype(np.int32)
-        return rounded
+        scaled: np.ndarray = survivals * np.float32(SCORE_MAX)
+        scaled += np.float32(0.5)
+        # Nothing is negative, so the cast is the floor.
+        return scaled.astype(np.int32)
     return torch.floor(survivals * SCORE_MAX + 0.5).to(torch.int32)
 
 

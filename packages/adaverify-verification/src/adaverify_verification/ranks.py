@@ -12,6 +12,7 @@ from adaverify_verification.digest import agree, apply_plan, export_plan, requir
 from adaverify_verification.ledger import Entry, Ledger
 from adaverify_verification.planner import check_fits, only, survey, write_plan
 from adaverify_verification.quantise import SCORE_MAX
+from adaverify_verification.tiers import Tiers
 
 
 class AgreedSteps:
@@ -21,7 +22,7 @@ class AgreedSteps:
     cost: CostModel
     _ledger: Ledger
     _note: Callable[[Entry | None, str], None]
-    _tiers_for: Callable[[StepState], np.ndarray]
+    _tiers_for: Callable[[StepState], Tiers]
     _pin: Callable[[StepState], np.ndarray | None]
     _require_open: Callable[[], None]
 

@@ -12,7 +12,9 @@ _DECIMALS = 4
 _SLOT_BITS = 20
 
 
-def write_record(outcome: StepOutcome, plan: Plan, strategy: str, *, notes: tuple[str, ...]) -> StepRecord:
+def write_record(
+    outcome: StepOutcome, plan: Plan, strategy: str, *, notes: tuple[str, ...], rows: bool = False
+) -> StepRecord:
     """Return the record of a step: planned and executed, predicted and realised, every fallback by name."""
     return StepRecord(
         step=plan.step,
@@ -22,8 +24,8 @@ def write_record(outcome: StepOutcome, plan: Plan, strategy: str, *, notes: tupl
         certain_tokens=plan.certain_tokens,
         scheduled=plan.scheduled,
         planned=plan.budget,
-        verified=int(outcome.admitted.sum()),
-        accepted=int(outcome.accepted.sum()),
+        verified=outcome.total_admitted,
+        accepted=outcome.total_accepted,
         emitted=outcome.emitted,
         tokens=plan.tokens,
         tier=plan.tier,
@@ -35,6 +37,7 @@ def write_record(outcome: StepOutcome, plan: Plan, strategy: str, *, notes: tupl
         lag=plan.lag,
         digest=f"{plan.digest:016x}",
         fallbacks=notes,
+        rows=request_rows(outcome) if rows else None,
     )
 
 

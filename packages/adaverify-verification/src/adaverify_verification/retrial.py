@@ -14,7 +14,8 @@ from adaverify_verification.decision import UNTRIED, Choice, Decider
 from adaverify_verification.law import LawRule
 from adaverify_verification.options import ManagerOptions
 from adaverify_verification.parts import require_batch, tier_counts
-from adaverify_verification.planner import NO_TIERS, Prospects, context_of, survey
+from adaverify_verification.planner import Prospects, context_of, survey
+from adaverify_verification.tiers import Tiers
 
 
 class RetriedPrices:
@@ -25,8 +26,9 @@ class RetriedPrices:
     cost: CostModel
     _decider: Decider
     _law: LawRule
-    _tiers: np.ndarray
-    _bare_tiers: np.ndarray
+    _tiers: Tiers
+    _bare_tiers: Tiers
+    _untiered: Tiers
 
     def _untried(self, state: StepState, executed: int) -> bool:
         return self.options.online and self.cost.untried(executed, state.requests, context_of(state))
@@ -36,11 +38,11 @@ class RetriedPrices:
         return self.cost.flat and self._law.guarded(state)
 
     def _retried(
-        self, state: StepState, quantised: np.ndarray, tiers: np.ndarray, unpriced: Choice
+        self, state: StepState, quantised: np.ndarray, tiers: Tiers, unpriced: Choice
     ) -> tuple[Prospects, Choice]:
         """Return half of everything where exploration affords it: served sizes alone tell prices apart."""
         everything = state.max_budget
-        half = raise_to_tier_end(everything // 2, state.certain_tokens, everything, tiers)
+        half = raise_to_tier_end(everything // 2, state.certain_tokens, everything, tiers.counts)
         prospects = survey(state, quantised, self.cost, tiers, budgets=np.array([half, everything]))
         part, whole = prospects.tokens.tolist()
         lower, upper = prospects.executed.tolist()
@@ -90,15 +92,15 @@ class RetriedPrices:
             PlanError: they are not rising positive counts.
         """
         counts, free = tier_counts(tiers), tier_counts(bare)
-        self._tiers, self._bare_tiers = (np.array(part, dtype=np.int64) for part in (counts, free))
+        self._tiers, self._bare_tiers, self._untiered = Tiers(counts), Tiers(free), Tiers()
         self.cost.set_tiers(tuple(counts), tuple(free))
 
     def _runs_bare(self, state: StepState) -> bool:
         """Return whether this step is one of the captured ones that draft nothing."""
-        return len(self._bare_tiers) > 0 and not state.total_scheduled and not state.other_tokens
+        return bool(self._bare_tiers) and not state.total_scheduled and not state.other_tokens
 
-    def _tiers_for(self, state: StepState) -> np.ndarray:
+    def _tiers_for(self, state: StepState) -> Tiers:
         """Return the tiers this batch is padded to: none for one that holds a prefill chunk, unless asked."""
         if self._runs_bare(state):
             return self._bare_tiers
-        return self._tiers if state.other_tokens == 0 or self.options.mixed_tiers else NO_TIERS
+        return self._tiers if state.other_tokens == 0 or self.options.mixed_tiers else self._untiered

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -91,7 +92,8 @@ class Relay(Protocol):
     def latest(self, at_most: int | None = None) -> Snapshot | None:
         """Return the newest snapshot that has arrived, of a step <= ``at_most``; None when there is none.
 
-        Never waits. The snapshot owns its arrays: later publications do not change them.
+        Never waits. Later publications do not change the snapshot's arrays; slots and generations are
+        read-only.
         """
         ...
 
@@ -105,8 +107,8 @@ class RingRelay(ABC):
 
     An entry is written only when its last copy has arrived, and never while it is the newest arrived one, so
     that a stalled device leaves the reader its last snapshot. When no entry qualifies the publication is
-    dropped and counted. The host's share is plain lists and arrays made once: publish and latest together
-    have 20 us.
+    dropped and counted. The host's share is plain lists and one copy of what is handed in: publish and latest
+    together have 20 us.
 
     Args:
         limits: sizes of the entries.
@@ -127,9 +129,9 @@ class RingRelay(ABC):
         # ``order`` counts publications, 0 for none: of two entries of one step the later is the newer.
         self._order = [0] * depth
         self._step = [-1] * depth
-        self._requests = [0] * depth
-        self._slots = [np.zeros(limits.max_requests, np.int64) for _ in range(depth)]
-        self._generations = [np.zeros(limits.max_requests, np.int64) for _ in range(depth)]
+        # Made anew by each publication and never written again: its snapshots share them.
+        self._slots = [_frozen(())] * depth
+        self._generations = [_frozen(())] * depth
         self._begun: int | None = None
         self._published = 0
         self._dropped = 0
@@ -202,17 +204,12 @@ class RingRelay(ABC):
 
     def latest(self, at_most: int | None = None) -> Snapshot | None:
         """Return the newest arrived snapshot of a step <= ``at_most``; see ``Relay.latest``."""
-        self._poll()
+        self._poll(at_most)
         best = self._newest(at_most)
         if best is None:
             return None
-        count = self._requests[best]
-        return Snapshot(
-            self._step[best],
-            self._slots[best][:count].copy(),
-            self._generations[best][:count].copy(),
-            self._read(best, count),
-        )
+        slots = self._slots[best]
+        return Snapshot(self._step[best], slots, self._generations[best], self._read(best, len(slots)))
 
     def close(self) -> None:
         """Forget everything published; nothing is readable afterwards."""
@@ -247,17 +244,18 @@ class RingRelay(ABC):
         if index is None:
             self._dropped += 1
             return None
-        count = len(slots)
         self._published += 1
         self._state[index], self._begun = _BEGUN, index
-        self._order[index], self._step[index], self._requests[index] = self._published, step, count
-        self._slots[index][:count] = slots
-        self._generations[index][:count] = generations
+        self._order[index], self._step[index] = self._published, step
+        self._slots[index], self._generations[index] = _frozen(slots), _frozen(generations)
         return index
 
-    def _poll(self) -> None:
+    def _poll(self, at_most: int | None = None) -> None:
+        """Ask what is under way whether it has arrived, of steps up to ``at_most``; others may wait."""
         for index, state in enumerate(self._state):
-            if state == _UNDER_WAY and self._has_arrived(index):
+            if state != _UNDER_WAY or (at_most is not None and self._step[index] > at_most):
+                continue
+            if self._has_arrived(index):
                 self._state[index] = _ARRIVED if self._order[index] else _UNUSED
 
     def _newest(self, at_most: int | None) -> int | None:
@@ -320,3 +318,10 @@ class RingRelay(ABC):
             allowed=f"[R], [R] and float32 [R, {width}] with R <= {self._limits.max_requests}",
             remedy="publish one row a request, for real requests only",
         )
+
+
+def _frozen(values: Sequence[int] | np.ndarray) -> np.ndarray:
+    """Return a copy int64 [R] that nobody can write to."""
+    copied = np.array(values, dtype=np.int64)
+    copied.setflags(write=False)
+    return copied

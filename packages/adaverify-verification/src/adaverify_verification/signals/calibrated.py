@@ -45,6 +45,7 @@ class CalibratedSignal:
         self._book = SlotBook(rows)
         self._used = {regime: np.zeros(rows, np.int64) for regime in self._fits}
         self._width = width
+        self._position = np.arange(width)
         # Row = regime, column 0 the slope, then the intercepts.
         self._parameters = torch.zeros(len(REGIMES), width + 1, dtype=torch.float32, device=device)
         self._regime_of_slot = torch.zeros(rows + 1, dtype=torch.int64, device=device)
@@ -65,20 +66,17 @@ class CalibratedSignal:
 
     def learn(self, outcome: StepOutcome) -> None:
         """Count the labels of admitted and reached positions; refit a regime every 16th labelled step."""
-        before = self._book.regime.copy()
+        changes = self._book.changes
         self._book.observe(outcome)
-        if not np.array_equal(before, self._book.regime):
+        if self._book.changes != changes:
             self._upload_regimes()
-        counts = label_counts(outcome)
-        position = np.arange(self._width)
-        accepted = position < outcome.accepted[:, None]
+        accepted = self._position < outcome.accepted[:, None]
         refitted = False
-        for regime, fit in self._fits.items():
-            mine = np.where(outcome.sampled == (regime == SAMPLED), counts, 0)
-            if not mine.any():
+        for regime, counts in _by_regime(outcome.sampled, label_counts(outcome)):
+            if not np.count_nonzero(counts):
                 continue
-            mine = self._bound(self._used[regime], outcome.slots, mine)
-            if fit.count(outcome.scores, position < mine[:, None], accepted):
+            mine = self._bound(self._used[regime], outcome.slots, counts)
+            if self._fits[regime].count(outcome.scores, self._position < mine[:, None], accepted):
                 self._used[regime][:] = 0
                 refitted = True
         if refitted:
@@ -120,10 +118,11 @@ class CalibratedSignal:
 
     def _bound(self, used: np.ndarray, slots: np.ndarray, counts: np.ndarray) -> np.ndarray:
         """Drop whole runs of slots that had their share; cutting inside a run would drop rejections only."""
-        known = self._book.known(slots)
-        safe = np.where(known, slots, 0)
-        counts = np.where(known & (used[safe] < LABELS_PER_SLOT), counts, 0)
-        np.add.at(used, safe, counts)
+        if self._book.strangers:
+            counts = np.where(self._book.known(slots), counts, 0)
+            slots = np.where(counts > 0, slots, 0)
+        counts = counts * (used[slots] < LABELS_PER_SLOT)
+        np.add.at(used, slots, counts)
         return counts
 
     def _upload_parameters(self) -> None:
@@ -135,3 +134,11 @@ class CalibratedSignal:
 
     def _upload_regimes(self) -> None:
         self._regime_of_slot.copy_(torch.from_numpy(self._book.regime), non_blocking=True)
+
+
+def _by_regime(sampled: np.ndarray, counts: np.ndarray) -> list[tuple[int, np.ndarray]]:
+    """Return the label counts int64 [R] of each regime that is in the batch, 0 for the other's requests."""
+    number = np.count_nonzero(sampled)
+    if number in (0, len(sampled)):
+        return [(SAMPLED if number else GREEDY, counts)]
+    return [(GREEDY, np.where(sampled, 0, counts)), (SAMPLED, np.where(sampled, counts, 0))]

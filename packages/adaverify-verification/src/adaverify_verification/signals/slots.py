@@ -13,10 +13,13 @@ REGIMES = ("unknown", "greedy", "sampled")
 # A slot whose request ended is not recycled at once; after 8 steps without an outcome its regime is out of
 # use.
 RECENT_STEPS = 8
+_NOBODY = np.zeros(0, np.int64)
 
 
 class SlotBook:
     """Generation and regime of each slot, so that nothing crosses from a request to its slot's next holder.
+
+    ``strangers`` counts the last outcome's requests without a slot.
 
     Args:
         slots: number of slots; ``regime`` has one row more, the spare one of requests without a slot.
@@ -26,8 +29,15 @@ class SlotBook:
         self.slots = slots
         self.regime = np.zeros(slots + 1, np.int64)
         self._seen = np.full(slots + 1, -RECENT_STEPS, np.int64)
+        # How often ``regime`` was changed, for whoever keeps a copy.
+        self.changes = 0
         self._steps = 0
         self._outside = 0
+        # The last outcome's slots, generations and regimes as bytes: a batch that repeats changes nothing.
+        self._batch: tuple[bytes, bytes, bytes] | None = None
+        self._current = np.zeros(0, bool)
+        self._holders = _NOBODY
+        self.strangers = 0
         self._generation = np.full(slots, -1, np.int64)
         self._closed = np.zeros(slots, bool)
 
@@ -40,20 +50,32 @@ class SlotBook:
 
         Returns:
             ``current`` bool [R], rows whose request may still hold its slot; ``renewed`` int64 [N], slots
-            that have a new holder since the last outcome.
+            that have a new holder since the last outcome. Both are read-only.
         """
-        slots, generations = outcome.slots, outcome.generations
+        batch = (outcome.slots.tobytes(), outcome.generations.tobytes(), outcome.sampled.tobytes())
+        renewed = _NOBODY
+        if batch != self._batch:
+            renewed = self._take(outcome)
+            self._batch = batch
+        self._seen[self._holders] = self._steps
+        self._steps += 1
+        self._outside += self.strangers
+        return self._current, renewed
+
+    def _take(self, outcome: StepOutcome) -> np.ndarray:
+        """Take over another batch than the last; return the slots int64 [N] that have a new holder."""
+        slots, generations, before = outcome.slots, outcome.generations, self.regime.copy()
         known = self.known(slots)
         safe = np.where(known, slots, 0)
         newer = known & (generations > self._generation[safe])
         current = newer | (known & (generations == self._generation[safe]) & ~self._closed[safe])
         self._generation[slots[newer]] = generations[newer]
         self._closed[slots[newer]] = False
-        self.regime[slots[current]] = np.where(outcome.sampled[current], SAMPLED, GREEDY)
-        self._seen[slots[current]] = self._steps
-        self._steps += 1
-        self._outside += int((~known).sum())
-        return current, slots[newer]
+        self._current, self._holders = current, slots[current]
+        self.regime[self._holders] = np.where(outcome.sampled[current], SAMPLED, GREEDY)
+        self.changes += not np.array_equal(before, self.regime)
+        self.strangers = int((~known).sum())
+        return np.asarray(slots[newer])
 
     def forget(self, slot: int) -> bool:
         """Close the slot: late outcomes of its generation no longer count for it. False if there is none."""
@@ -61,12 +83,14 @@ class SlotBook:
             return False
         self.regime[slot] = UNKNOWN
         self._closed[slot] = True
+        self.changes += 1
+        self._batch = None
         return True
 
     def ready(self, answers: Mapping[int, tuple[bool, str]]) -> tuple[bool, str]:
         """Combine ``answers`` by regime: all regimes of recent requests; when there are none, any of them."""
-        recent = self.regime[self._seen > self._steps - 1 - RECENT_STEPS]
-        held = [regime for regime in answers if (recent == regime).any()]
+        recent = np.bincount(self.regime[self._seen > self._steps - 1 - RECENT_STEPS], minlength=len(REGIMES))
+        held = [regime for regime in answers if recent[regime]]
         missing = [regime for regime in held or answers if not answers[regime][0]]
         ready = not missing if held else len(missing) < len(answers)
         named = [regime for regime in held or answers if answers[regime][0] == ready]

@@ -58,10 +58,10 @@ class TemperatureScaledSignal:
 
         Rows of a trimmed step teach nothing: which were verified depended on their scores.
         """
-        before = self._book.regime.copy()
+        changes = self._book.changes
         _, renewed = self._book.observe(outcome)
         self._used[renewed] = 0
-        if not np.array_equal(before, self._book.regime):
+        if self._book.changes != changes:
             self._regime_of_slot.copy_(torch.from_numpy(self._book.regime), non_blocking=True)
         if not len(outcome.slots) or (outcome.admitted != outcome.drafted).any():
             return
