@@ -254,3 +254,23 @@ class TraceError(AdaverifyError):
         self.line = line
         where = path if line is None else f"{path}:{line}"
         super().__init__(f"{where}: {problem}", arrived=arrived, allowed=allowed, remedy=remedy)
+
+
+class RecordsError(AdaverifyError):
+    """Acceptance records are no usable truth, or their file cannot be read or written; ``path`` says which.
+
+    ``path`` is None where the records never were in a file.
+    """
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        path: str | None = None,
+        arrived: object = None,
+        allowed: str | None = None,
+        remedy: str | None = None,
+    ) -> None:
+        self.path = path
+        where = problem if path is None else f"{path}: {problem}"
+        super().__init__(where, arrived=arrived, allowed=allowed, remedy=remedy)
