@@ -49,15 +49,20 @@ def read_batch(state: Any, tokens: Mapping[str, int], drafts: Mapping[str, Sized
     count = len(tokens)
     scheduled = np.fromiter(map(len, map(drafts.get, tokens, repeat(()))), np.int64, count)
     slots = np.fromiter(map(state.req_id_to_index.__getitem__, tokens), np.int64, count)
-    certain = np.fromiter(tokens.values(), np.int64, count) - scheduled
     computed = state.num_computed_tokens_np[slots]
     prompts = state.prefill_len.np[slots]
     reading = computed < prompts
-    total, sure = int(np.add.reduce(scheduled)), int(np.add.reduce(certain))
+    total = int(np.add.reduce(scheduled))
+    sure = sum(tokens.values()) - total
     hopeful, emitting = scheduled, count
     if np.count_nonzero(reading):
-        emitting = int(np.count_nonzero(computed + certain >= prompts))
-        if np.count_nonzero(scheduled[reading]):
+        few = reading.nonzero()[0]
+        drafted, queries = scheduled.take(few).tolist(), list(tokens.values())
+        wanting = (prompts - computed).take(few).tolist()
+        # Few requests read their prompt at once: they are counted without arrays.
+        places = zip(few.tolist(), drafted, wanting, strict=True)
+        emitting -= sum(queries[place] - more < missing for place, more, missing in places)
+        if any(drafted):
             # A prompt's drafts are placeholders of the graph's width: they cost and cannot gain.
             hopeful = np.where(reading, 0, scheduled)
     return Batch(slots, scheduled, hopeful, sure, total, emitting, sure - count)

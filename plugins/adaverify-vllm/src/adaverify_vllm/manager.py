@@ -184,7 +184,7 @@ class BridgeManager:
         ahead, self._ahead = self._ahead, None
         decision = None if ahead is None else self.planner.adapt(ahead, batch)
         if decision is None:
-            decision = self._plan(step, batch)
+            decision = self._chosen(self.planner.plan, step, batch)
         if ranks.size > 1:
             if self._choices.agreement == "rank0":
                 ranks.from_leader((decision.budget, decision.tier))
@@ -193,10 +193,10 @@ class BridgeManager:
                 return self.planner.everything(decision, reason, "ranks-disagree")
         return decision
 
-    def _plan(self, step: int, batch: Batch) -> Decision:
+    def _chosen(self, choose: Callable[..., Decision], step: int, batch: Batch) -> Decision:
         survivals, known = self.history.survivals(step, batch.slots)
         lag, odd = self.history.lag(step), self.history.odd
-        return self.planner.plan(step, batch, survivals, lag=lag, foreseen=known, odd=odd)
+        return choose(step, batch, survivals, lag=lag, foreseen=known, odd=odd)
 
     def compact_batch(
         self,
@@ -248,7 +248,7 @@ class BridgeManager:
         self.outcomes.open(decision)
         self._last = batch
         counts = self._admitted(count) if 0 < decision.budget < batch.total else None
-        return self._assigner.cu_num_logits[: count + 1], self._query_start_loc, decision.budget, counts
+        return self._assigner.offsets(count), self._query_start_loc, decision.budget, counts
 
     def _reading(self, req_ids: list[str]) -> np.ndarray:
         """Return bool [R]: which requests of the batch are still reading their prompt."""
@@ -284,7 +284,9 @@ class BridgeManager:
         # Budgets read history, and that is complete: the next step is sized now, while the device is busy.
         last, self._last = self._last, None
         plans = self._ranks.leads or self._choices.agreement == "digest"
-        self._ahead = self._plan(self._step, last) if last is not None and plans else None
+        self._ahead = None
+        if last is not None and plans:
+            self._ahead = self._chosen(self.planner.look_ahead, self._step, last)
 
     def _require_decision(self) -> Decision:
         if self._decision is None:

@@ -106,21 +106,133 @@ with set_current_vllm_config(VllmConfig()):
     assert found == {"same": True, "wraps": False, "prepare": True, "watching": False}
 
 
+WORKER = """
+import vllm.platforms
+vllm.platforms.current_platform.device_type = "cpu"
+from vllm.utils.import_utils import resolve_obj_by_qualname
+resolve_obj_by_qualname("vllm.v1.worker.gpu_worker.Worker")
+"""
+
+
 @pytest.mark.timeout(400)
-def test_where_it_may_be_asked_for_the_factory_alone_is_wrapped():
-    """No configuration is known yet: the factory asks vLLM's own, which says no while the flag is off."""
+def test_a_worker_that_is_asked_for_nothing_has_the_originals_when_it_serves():
+    """A worker imports the runner before its configuration is in force: vLLM's own answer tells."""
     asked = """
+import vllm.v1.worker.gpu.model_runner as runner
+assert "adaverify" in runner.maybe_create_adaptive_verification_manager.__code__.co_filename
 answer = runner.maybe_create_adaptive_verification_manager(
     enable_adaptive_verification=False, attn_groups=[], req_states=None, query_start_loc=None,
     num_bonus_tokens=1, max_total_logits=1, vllm_config=None,
 )
 assert answer is None
-prepare = indexer.DeepseekV32IndexerMetadataBuilder._prepare_decode_tensors
-assert prepare.__code__.co_filename.endswith("indexer.py")
 """
-    before, last = IDENTITY.split("print(", 1)
-    found = child(LOADED + before + asked + "print(" + last)
-    assert found == {"same": False, "wraps": True, "prepare": True, "watching": False}
+    found = child(LOADED + WORKER + asked + IDENTITY)
+    assert found == {"same": True, "wraps": False, "prepare": True, "watching": False}
+
+
+# What somebody may have done to the environment: files on the path, and variables.
+BROKEN = {
+    "a switch that is neither on nor off": ({}, {"ADAVERIFY_VLLM": "perhaps"}, "on or off"),
+    "settings that cannot be imported": (
+        {"adaverify_runtime.py": "raise RuntimeError('half an upgrade')"},
+        {},
+        "RuntimeError: half an upgrade",
+    ),
+    "settings that end the process": (
+        {"adaverify_runtime.py": "raise SystemExit(3)"},
+        {},
+        "SystemExit: 3",
+    ),
+    "a runner that was renamed": (
+        {"sitecustomize.py": "import adaverify_vllm.seams as s\ns.RUNNER = s.RUNNER + '_v3'\n"},
+        {},
+        "has no module vllm.v1.worker.gpu.model_runner_v3",
+    ),
+    "a seam that was renamed": (
+        {
+            "sitecustomize.py": "import adaverify_vllm.seams as s, dataclasses\n"
+            "s.SEAMS = (*s.SEAMS[:-1], dataclasses.replace(s.SEAMS[-1], name='GroupCoordinator.renamed'))\n"
+        },
+        {},
+        "GroupCoordinator.renamed",
+    ),
+}
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("what", BROKEN)
+def test_whatever_is_wrong_with_us_vllm_comes_up_untouched_with_one_line(what, tmp_path):
+    """In a process as vLLM starts it: its own objects, its start unharmed, one line of ours."""
+    files, variables, words = BROKEN[what]
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    listening = """
+import logging
+class Lines(logging.Handler):
+    def emit(self, record):
+        seen.append(record.getMessage())
+seen = []
+logging.getLogger("vllm.adaverify").addHandler(Lines())
+"""
+    before, last = IDENTITY.split("print(json.dumps({", 1)
+    told = 'print(json.dumps({"lines": seen,'
+    found = child(listening + LOADED + WORKER + before + told + last, PYTHONPATH=str(tmp_path), **variables)
+    (line,) = found.pop("lines")
+    assert words in line
+    assert line.startswith("adaverify-vllm changes nothing")
+    assert found == {"same": True, "wraps": False, "prepare": True, "watching": False}
+
+
+@pytest.mark.timeout(400)
+def test_a_bridge_that_cannot_be_imported_is_left_out_by_vllms_loader(tmp_path):
+    """vLLM's loader says so itself and goes on."""
+    folder = tmp_path / "adaverify_vllm"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("raise RuntimeError('half an upgrade')\n")
+    code = """
+import json, sys
+from vllm.plugins import load_general_plugins
+load_general_plugins()
+import vllm.v1.worker.gpu.model_runner as runner
+import vllm.v1.worker.gpu.spec_decode.adaptive_verification as adaptive
+name = "maybe_create_adaptive_verification_manager"
+print(json.dumps(getattr(runner, name) is getattr(adaptive, name)))
+"""
+    assert child(code, PYTHONPATH=str(tmp_path)) is True
+
+
+@pytest.mark.timeout(400)
+def test_two_plugins_at_one_seam_and_two_entries_of_ours(tmp_path):
+    """Another plugin wraps the factory before ours does, and we are listed twice: one wrapper of each."""
+    (tmp_path / "others.py").write_text(
+        "import functools, sys\n"
+        "def register():\n"
+        "    import vllm.v1.worker.gpu.model_runner as runner\n"
+        "    original = runner.maybe_create_adaptive_verification_manager\n"
+        "    @functools.wraps(original)\n"
+        "    def theirs(**arguments):\n"
+        "        return original(**arguments)\n"
+        "    runner.maybe_create_adaptive_verification_manager = theirs\n"
+    )
+    for number, target in (("0", "others:register"), ("1", "adaverify_vllm.plugin:register")):
+        info = tmp_path / f"aaa_plugin{number}-1.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: aaa-plugin{number}\nVersion: 1\n")
+        (info / "entry_points.txt").write_text(f"[vllm.general_plugins]\nplugin{number} = {target}\n")
+    code = """
+import vllm.v1.worker.gpu.model_runner as runner
+from adaverify_vllm import uninstall
+chain, one = [], runner.maybe_create_adaptive_verification_manager
+while one is not None:
+    chain.append(one.__code__.co_filename.rpartition("/")[2])
+    one = getattr(one, "__wrapped__", None)
+uninstall()
+left = runner.maybe_create_adaptive_verification_manager.__code__.co_filename.rpartition("/")[2]
+print(json.dumps([chain, left]))
+"""
+    chain, left = child(LOADED + code, PYTHONPATH=str(tmp_path))
+    assert sorted(chain) == ["adaptive_verification.py", "installation.py", "others.py"]
+    assert left == "others.py"
 
 
 @pytest.fixture
@@ -172,15 +284,39 @@ def test_the_factory_makes_our_manager_and_says_so_in_one_line(vllm, installed, 
     assert "ADAVERIFY_VLLM=off turns it off" in lines[0]
 
 
-def test_with_the_flag_off_the_factory_returns_what_vllms_returns(vllm, installed):
+def test_with_the_flag_off_the_factory_returns_what_vllms_returns_and_leaves(vllm, installed):
+    """The runner has vLLM's own from then on."""
     assert installed(**arguments(vllm, enable_adaptive_verification=False)) is None
+    factory = vllm.runner.maybe_create_adaptive_verification_manager
+    assert factory is vllm.adaptive.maybe_create_adaptive_verification_manager
 
 
-def test_a_setting_that_the_bridge_has_not_leaves_vllms_own_manager(vllm, installed, monkeypatch):
-    """Nothing is replaced in silence and nothing raises into vLLM."""
-    monkeypatch.setenv("ADAVERIFY_PLANNER_POLICY", "no-such-policy")
-    made = installed(**arguments(vllm))
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ADAVERIFY_PLANNER_POLICY", "no-such-policy"),
+        ("ADAVERIFY_PLANNER_MODE", "sometimes"),
+        ("ADAVERIFY_PLANNER_MARGIN", "a lot"),
+        ("ADAVERIFY_PLANNER_MARGIN", "nan"),
+        ("ADAVERIFY_RELAY_DEPTH", "-1"),
+        ("ADAVERIFY_VLLM_AGREEMENT", "by vote"),
+        ("ADAVERIFY_PATHS_TRACE", "/proc/nobody/may/write/here"),
+        ("ADAVERIFY_VLLM", "perhaps"),
+    ],
+)
+def test_a_wrong_setting_leaves_vllms_own_manager(vllm, installed, monkeypatch, caplog, name, value):
+    """Nothing is replaced in silence and nothing raises into vLLM: one line names the setting."""
+    monkeypatch.setenv(name, value)
+    logger = logging.getLogger("vllm.adaverify")
+    logger.addHandler(caplog.handler)
+    try:
+        made = installed(**arguments(vllm))
+    finally:
+        logger.removeHandler(caplog.handler)
     assert type(made) is vllm.adaptive.AdaptiveVerificationManager
+    (line,) = {record.getMessage() for record in caplog.records}
+    assert line.startswith("adaverify-vllm is not active, vLLM's own adaptive verification is")
+    assert (name if name != "ADAVERIFY_PATHS_TRACE" else value) in line
 
 
 def test_a_trace_holds_what_the_steps_did(vllm, installed, monkeypatch, tmp_path):
