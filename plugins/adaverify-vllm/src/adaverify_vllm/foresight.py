@@ -107,6 +107,9 @@ class Foresight:
         budgets, seconds = self._candidates(certain, most)
         if came:
             tokens = self._values[np.maximum(budgets - came, 0)] + np.minimum(budgets, came)
+        elif most + 1 - len(budgets) == budgets[0]:
+            # Past the last captured size every budget is a candidate: they need no gathering.
+            tokens = self._values[budgets[0] : most + 1]
         else:
             tokens = self._values[budgets]
         # Mostly both are as foreseen, and what was laid out is used as it is.
