@@ -15,7 +15,7 @@ from adaverify_contracts import AdaverifyError, Policy
 from adaverify_verification import ManagerOptions
 from adaverify_vllm.assignment import BatchAssigner
 from adaverify_vllm.assignment.reference import HOPELESS
-from adaverify_vllm.batch import Batch, read_batch
+from adaverify_vllm.batch import Batch, Seats, read_batch
 from adaverify_vllm.clock import StepClock
 from adaverify_vllm.costs import cost_model, curves_of, profile_runs, sizes_to_profile, table_of
 from adaverify_vllm.history import ConfidenceHistory, used_slots
@@ -87,6 +87,7 @@ class BridgeManager:
         slots, drafts = int(req_states.max_num_reqs), int(req_states.num_speculative_steps)
         device = torch.device(req_states.device)
         self.req_states = req_states
+        self._seats = Seats(req_states)
         self._lengths: torch.Tensor = req_states.total_len.gpu
         self._ranks, self._choices = ranks, choices
         self.history = ConfidenceHistory(slots, drafts, device, choices.depth)
@@ -136,6 +137,7 @@ class BridgeManager:
     def add_request(self, req_idx: int) -> None:
         """Take note of a new request in a slot: nothing is known of it."""
         self.history.add(req_idx)
+        self._seats.forget()
         length = int(self.req_states.prefill_len.np[req_idx])
         self.outcomes.begin(req_idx, int(self.history.generations[req_idx]), length)
 
@@ -177,7 +179,7 @@ class BridgeManager:
 
     def _decide(self, tokens: Mapping[str, int], drafts: Mapping[str, Sized]) -> Decision:
         step, ranks = self._step, self._ranks
-        batch = read_batch(self.req_states, tokens, drafts)
+        batch = read_batch(self.req_states, self._seats, tokens, drafts)
         if ranks.size > 1 and self._choices.agreement == "rank0" and not ranks.leads:
             budget, tier = ranks.from_leader(None)
             return self.planner.follow(step, batch, budget, tier)
