@@ -30,9 +30,16 @@ REQUESTS = (16, 64, 256)
 PARTS = ("get_num_tokens", "compact_batch", "reallocate_drafts", "record_confidences")
 TIERS = [1, 2, 4, *range(8, 257, 8), *range(272, 513, 16), *range(544, 2049, 32)]
 # How a step's batch differs from the one before: not at all, by one request, with a prompt's chunk beside it
-# as before, with one of another size: the last is planned anew.
-BATCHES = ("the same", "another request", "a prompt's chunk", "another chunk")
-CHUNK = 256
+# as before, with one of another size, with one in every other step, with one that no graph holds.
+BATCHES = (
+    "the same",
+    "another request",
+    "a prompt's chunk",
+    "another chunk",
+    "a chunk every other step",
+    "another chunk past the graphs",
+)
+CHUNK, LARGE = 256, 3000
 STEPS = 100
 
 
@@ -68,6 +75,17 @@ def check(found):
         sys.exit(f"values differ, nothing was timed: budgets {theirs.budget} and {ours.budget}")
 
 
+def chunk_of(kind, turn):
+    """Return the tokens of the prompt's chunk in a step, 0 without one."""
+    if kind == "a prompt's chunk":
+        return CHUNK
+    if kind == "a chunk every other step":
+        return CHUNK + turn % 50 if turn % 2 else 0
+    if kind == "another chunk":
+        return CHUNK + turn % 50
+    return LARGE + turn % 50 if kind.endswith("graphs") else 0
+
+
 class Step:
     """What the scheduler and the model runner pass in one step."""
 
@@ -81,8 +99,8 @@ class Step:
         self.drafts = {name: [-1] * K for name in chosen}
         self.names = list(chosen)
         drafted = [K] * len(chosen)
-        if kind.endswith("chunk"):
-            self.tokens["prompt"] = CHUNK + (turn % 50 if kind == "another chunk" else 0)
+        if chunk := chunk_of(kind, turn):
+            self.tokens["prompt"] = chunk
             self.names.append("prompt")
             drafted.append(0)
         self.drafted = np.array(drafted, dtype=np.int32)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 
 from adaverify_vllm.assignment import BatchAssigner
 from adaverify_vllm.assignment.reference import assign_boundaries
+from adaverify_vllm.rows import wrap
 from adaverify_vllm.rows.launch import write_rows
 from adaverify_vllm.rows.reference import write_rows_reference
 
-pytestmark = pytest.mark.sm90
+HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
+pytestmark = [
+    pytest.mark.sm90,
+    pytest.mark.skipif(not HOPPER, reason="needs a CUDA device of compute capability 9.0"),
+]
 CUDA = "cuda"
 
 
@@ -79,6 +86,68 @@ def test_rows_can_be_replayed_with_other_lengths():
     assert outputs[1][:6, 0].tolist() == [0, 2, 6, 6, 6, 6]
 
 
+def builder(tokens, width):
+    """The buffers and settings of vLLM's row builder that the seam reads; vLLM itself is not needed."""
+    return SimpleNamespace(
+        supports_varlen=False,
+        vllm_config=SimpleNamespace(
+            speculative_config=SimpleNamespace(enable_adaptive_verification=True),
+            scheduler_config=SimpleNamespace(max_num_seqs=64),
+        ),
+        decode_seq_lens_buffer=torch.zeros(tokens, dtype=torch.int32, device=CUDA),
+        expanded_block_table_buffer=torch.zeros((tokens, width), dtype=torch.int32, device=CUDA),
+        decode_lens_buffer=torch.zeros(tokens, dtype=torch.int32, device=CUDA),
+    )
+
+
+def refused(*_, **__):
+    raise AssertionError("a ragged batch was left to vLLM")
+
+
+def test_the_seam_writes_a_captured_batch_as_its_torch_form():
+    """Captured with one batch and replayed with others: the same views, equal to the bit."""
+    rng = np.random.default_rng(2)
+    requests, tokens, width = 24, 200, 300
+    ends = torch.zeros(requests + 1, dtype=torch.int32, device=CUDA)
+    seq_lens = torch.zeros(requests, dtype=torch.int32, device=CUDA)
+    table = torch.from_numpy(rng.integers(0, 10**6, (requests, width)).astype(np.int32)).to(CUDA)
+    host_lens = torch.full((requests,), 8)
+    host_lens[0] = 7
+    made = {backend: builder(tokens, width) for backend in ("torch", "triton")}
+
+    def prepare(backend):
+        return wrap(refused, backend=backend)(
+            made[backend],
+            seq_lens=seq_lens,
+            block_table=table,
+            decode_lens=made[backend].decode_lens_buffer[:requests],
+            decode_lens_cpu=host_lens,
+            query_start_loc=ends[:requests],
+            num_decodes=requests,
+            num_decode_tokens=tokens,
+            use_native=False,
+            next_n=8,
+            max_decode_len=8,
+        )
+
+    prepare("triton")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        views = prepare("triton")
+    for _ in range(3):
+        lengths = rng.integers(0, 9, requests)
+        ends.copy_(torch.from_numpy(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)))
+        seq_lens.copy_(torch.from_numpy((lengths + rng.integers(0, 9000, requests)).astype(np.int32)))
+        for one in made.values():
+            one.expanded_block_table_buffer.fill_(-1)
+        graph.replay()
+        want = prepare("torch")
+        assert views[3:] == want[3:] == (tokens, False)
+        for mine, theirs in zip(views[:3], want[:3], strict=True):
+            assert torch.equal(mine, theirs)
+    assert views[0].data_ptr() == made["triton"].decode_seq_lens_buffer.data_ptr()
+
+
 def test_steps_on_the_device_are_those_of_the_host(drive):
     """The same requests, prices and confidences: totals and boundaries are equal, step by step."""
     made = [drive(slots=64), drive(slots=64, device=CUDA, backend="triton")]
@@ -124,14 +193,15 @@ def test_nothing_waits(drive):
     for _ in range(3):
         step()
     torch.cuda.synchronize()
-    torch.cuda._sleep(10**9)
+    # A second of work in front of the steps: whoever waits for the device waits for that.
+    torch.cuda._sleep(2 * 10**9)
     done = torch.cuda.Event()
     done.record()
     torch.cuda.set_sync_debug_mode("error")
     try:
         for _ in range(3):
             step()
-        assert not done.query(), "the queue drained: the test shows nothing"
+        assert not done.query(), "a call of a step waited for the device"
     finally:
         torch.cuda.set_sync_debug_mode("default")
     torch.cuda.synchronize()

@@ -149,6 +149,20 @@ def test_a_record_counts_a_request_whose_slot_was_taken_before_it_arrived(drive)
     assert [record.accepted for record in records] == [3, 1]
 
 
+def test_a_name_that_came_back_in_another_slot_is_found_there(drive):
+    """Slots are looked up once for the same requests; one that was let in again under its name is another."""
+    made = drive()
+    made.price(dear)
+    made.add("a", "b")
+    made.step({"a": 7, "b": 7})
+    made.record({"a": [0.9] * 7, "b": [0.9] * 7})
+    assert made.manager._last is None
+    made.state.put("b", 9)
+    made.manager.add_request(9)
+    made.step({"a": 7, "b": 7})
+    assert made.manager._last.slots.tolist() == [0, 9]
+
+
 def test_an_observer_that_fails_ends_the_trace_and_nothing_else(drive):
     """A full disk is counted, logged once, and does not reach vLLM."""
 

@@ -6,7 +6,9 @@ import threading
 
 import numpy as np
 import pytest
+from torch.distributed import HashStore
 
+from adaverify_vllm.meeting import absent, meeting_name
 from adaverify_vllm.ranks import Alone
 
 
@@ -23,6 +25,9 @@ class Seat:
 
     def __init__(self, room, rank):
         self.room, self.rank, self.size, self.leads = room, rank, room.size, rank == 0
+
+    def absent(self):
+        return []
 
     def from_leader(self, value):
         if self.leads:
@@ -113,3 +118,30 @@ def test_digests_that_agree_trim(drive):
 def test_a_rank_alone_exchanges_nothing():
     alone = Alone()
     assert (alone.from_leader(3), alone.gather(4), alone.size, alone.leads) == (3, [4], 1, True)
+    assert alone.absent() == []
+
+
+@pytest.mark.parametrize(
+    ("came", "missing"),
+    [((4, 5, 6), []), ((4, 6), [5]), ((4,), [5, 6]), ((5, 6), [4])],
+)
+def test_ranks_hear_who_has_no_bridge_and_nobody_hangs(came, missing):
+    """A node without the bridge never comes: all others learn the same and go on without it."""
+    store = HashStore()
+    found = {}
+
+    def one(rank):
+        found[rank] = absent(store, "meeting", (4, 5, 6), rank, 1.0 if missing else 20.0)
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in came]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert found == dict.fromkeys(came, missing)
+
+
+def test_meetings_have_names_of_their_own():
+    """Two groups on one store, and two engines of one process, do not take each other's word."""
+    names = [meeting_name("tp:0", (0, 1)), meeting_name("tp:0", (2, 3)), meeting_name("tp:0", (0, 1))]
+    assert len(set(names)) == 3

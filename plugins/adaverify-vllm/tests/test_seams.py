@@ -7,7 +7,7 @@ import logging
 import subprocess
 import sys
 import textwrap
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -100,12 +100,40 @@ def test_another_release_is_refused_in_one_line(monkeypatch, caplog):
     assert sys.meta_path == before
 
 
+@pytest.mark.parametrize(
+    ("runner", "there"),
+    [
+        ("an_engine.worker.runner", True),
+        ("an_engine.worker.other", False),
+        ("no_engine_anywhere.runner", False),
+    ],
+)
+def test_the_runners_file_is_looked_for_and_not_imported(tmp_path, monkeypatch, runner, there):
+    """A release that moved it is told apart before anything is watched."""
+    (tmp_path / "an_engine" / "worker").mkdir(parents=True)
+    for name in ("__init__", "worker/__init__", "worker/runner"):
+        (tmp_path / "an_engine" / f"{name}.py").write_text("raise AssertionError('imported')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(seams, "RUNNER", runner)
+    assert seams.has_runner() is there
+
+
+def test_a_release_without_the_runner_is_refused_in_one_line(monkeypatch, caplog):
+    monkeypatch.setattr(seams, "vllm_version", lambda: "0.33.1")
+    monkeypatch.setattr(seams, "has_runner", lambda: False)
+    with caplog.at_level(logging.WARNING, "vllm.adaverify"):
+        register()
+    (record,) = caplog.records
+    assert f"vLLM 0.33.1 has no module {seams.RUNNER}" in record.getMessage()
+
+
 @pytest.fixture
 def arrival(package, monkeypatch):
     """Register for a runner that can be imported here; returns what was installed into."""
     seen = []
     monkeypatch.setattr(seams, "vllm_version", lambda: "0.33.0")
     monkeypatch.setattr(seams, "RUNNER", package)
+    monkeypatch.setattr(seams, "has_runner", lambda: True)
     monkeypatch.setattr(installation, "install", seen.append)
     monkeypatch.setattr(plugin, "_enabled", lambda: None)
     return seen
@@ -149,34 +177,77 @@ def test_a_wrong_setting_never_reaches_vllm(arrival, package, monkeypatch, caplo
 def test_registering_twice_watches_once(monkeypatch):
     monkeypatch.setattr(seams, "vllm_version", lambda: "0.33.0")
     monkeypatch.setattr(seams, "RUNNER", "a_runner_that_nobody_has_imported")
+    monkeypatch.setattr(seams, "has_runner", lambda: True)
     register()
     register()
     assert sum(isinstance(finder, ImportWatch) for finder in sys.meta_path) == 1
 
 
-def test_what_vllm_refuses_is_refused_and_what_it_has_not_stays_none():
-    """The factory asks vLLM's own first, with the same arguments."""
-
-    def refuses(**_):
-        raise ValueError("full CUDA graphs are required")
-
-    with pytest.raises(ValueError, match="full CUDA graphs"):
-        installation._factory(refuses)(enable_adaptive_verification=True)
-    assert installation._factory(lambda **_: None)(enable_adaptive_verification=False) is None
+def runner_with(original):
+    """Return a module with this factory, and the bridge in it."""
+    runner = ModuleType("a_runner")
+    setattr(runner, seams.FACTORY, original)
+    installation.replace(runner, seams.FACTORY, installation._factory(original, runner))
+    return runner
 
 
-def test_a_manager_that_cannot_be_made_leaves_vllms_own(monkeypatch, caplog):
+def test_what_vllm_refuses_is_refused():
+    """The factory asks vLLM's own first, with the same arguments; the bridge stays."""
+
+    def refuses(**arguments):
+        raise ValueError(f"full CUDA graphs are required: {arguments}")
+
+    runner = runner_with(refuses)
+    with pytest.raises(ValueError, match=r"required: \{'enable_adaptive_verification': True\}"):
+        getattr(runner, seams.FACTORY)(enable_adaptive_verification=True)
+    assert getattr(runner, seams.FACTORY) is not refuses
+
+
+def test_where_vllm_makes_none_its_own_factory_is_put_back():
+    """A second engine of the process finds the original."""
+
+    def none(**_):
+        return None
+
+    runner = runner_with(none)
+    assert getattr(runner, seams.FACTORY)(enable_adaptive_verification=False) is None
+    assert getattr(runner, seams.FACTORY) is none
+
+
+def test_what_another_plugin_put_over_ours_stays_when_ours_goes(monkeypatch):
+    """Ours then hands on what vLLM's own returns."""
+    theirs = object()
+
+    def original(**_):
+        return theirs
+
+    runner = runner_with(original)
+    ours = getattr(runner, seams.FACTORY)
+
+    def another(**arguments):
+        return ours(**arguments)
+
+    setattr(runner, seams.FACTORY, another)
+    installation.uninstall()
+    assert getattr(runner, seams.FACTORY) is another
+    monkeypatch.setitem(sys.modules, "adaverify_vllm.activation", None)
+    assert another(a=1) is theirs
+
+
+@pytest.mark.parametrize("error", [RuntimeError, ImportError, SystemExit])
+def test_a_manager_that_cannot_be_made_leaves_vllms_own(monkeypatch, caplog, error):
     """One line says why; vLLM serves as if we were not there."""
     theirs = object()
 
     def fails(_):
-        raise RuntimeError("no such thing")
+        raise error("no such thing")
 
     monkeypatch.setitem(sys.modules, "adaverify_vllm.activation", SimpleNamespace(activate=fails))
+    runner = runner_with(lambda **_: theirs)
     with caplog.at_level(logging.WARNING, "vllm.adaverify"):
-        assert installation._factory(lambda **_: theirs)(a=1) is theirs
+        assert getattr(runner, seams.FACTORY)(a=1) is theirs
     (record,) = caplog.records
-    assert "RuntimeError: no such thing" in record.getMessage()
+    assert f"{error.__name__}: no such thing" in record.getMessage()
 
 
 @pytest.mark.skipif(seams.vllm_version() is not None, reason="vLLM is installed here")

@@ -180,7 +180,7 @@ class Decider:
         """Return whether a step may verify ``part`` of ``whole`` expected tokens at an unknown price."""
         return self._exploration.due(1.0 - part / whole if whole > 0 else 0.0) is not None
 
-    def learn_from(self, probe: Probe, emitted: int, seconds: float | None) -> None:
+    def learn_from(self, probe: Probe, emitted: float, seconds: float | None) -> None:
         """Charge a probe what it really lost; one that was not timed stays charged as planned."""
         if not seconds or seconds <= 0:
             return

@@ -45,14 +45,20 @@ def activate(arguments: Mapping[str, Any]) -> BridgeManager:
 
     Raises:
         AdaverifyError: a setting is wrong, or the sizes do not fit.
-        RuntimeError: another rank could not make its manager.
+        RuntimeError: another rank could not make its manager, or has no bridge.
     """
     ranks = vllm_ranks()
-    problem: Exception | None = None
+    if missing := ranks.absent():
+        message = (
+            f"tensor-parallel ranks {missing} have no bridge: install adaverify-vllm on every node and give "
+            "all of them the same ADAVERIFY_ variables"
+        )
+        raise RuntimeError(message)
+    problem: BaseException | None = None
     try:
         settings = read_settings()
         manager = make_manager(arguments, settings, ranks)
-    except Exception as error:  # noqa: BLE001 - the other ranks have to hear of it
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the other ranks have to hear of it
         problem = error
     if sum(ranks.gather(int(problem is None))) < ranks.size and problem is None:
         problem = RuntimeError("another tensor-parallel rank could not make its manager; its log says why")

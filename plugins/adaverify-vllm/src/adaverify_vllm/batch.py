@@ -38,26 +38,57 @@ class Batch:
         return len(self.slots)
 
 
-def read_batch(state: Any, tokens: Mapping[str, int], drafts: Mapping[str, Sized]) -> Batch:
+class Seats:
+    """The slots of a batch's requests, looked up anew only where the requests are others.
+
+    Args:
+        state: vLLM's request state.
+    """
+
+    def __init__(self, state: Any) -> None:
+        self._state = state
+        self.forget()
+
+    def forget(self) -> None:
+        """Look up the next batch: a request came into a slot."""
+        self._names: list[str] | None = None
+        self._slots = np.zeros(0, dtype=np.int64)
+
+    def of(self, names: list[str]) -> np.ndarray:
+        """Return int64 [R], the rows of vLLM's request state; not to be written to."""
+        if names != self._names:
+            index = self._state.req_id_to_index
+            self._slots = np.fromiter(map(index.__getitem__, names), np.int64, len(names))
+            self._names = names
+        return self._slots
+
+
+def read_batch(state: Any, seats: Seats, tokens: Mapping[str, int], drafts: Mapping[str, Sized]) -> Batch:
     """Return the batch of a scheduler's answer.
 
     Args:
         state: vLLM's request state.
+        seats: of its requests.
         tokens: query tokens of each request, drafts included.
         drafts: draft tokens of those requests that have any.
     """
     count = len(tokens)
     scheduled = np.fromiter(map(len, map(drafts.get, tokens, repeat(()))), np.int64, count)
-    slots = np.fromiter(map(state.req_id_to_index.__getitem__, tokens), np.int64, count)
-    certain = np.fromiter(tokens.values(), np.int64, count) - scheduled
+    slots = seats.of(list(tokens))
     computed = state.num_computed_tokens_np[slots]
     prompts = state.prefill_len.np[slots]
     reading = computed < prompts
-    total, sure = int(np.add.reduce(scheduled)), int(np.add.reduce(certain))
+    total = int(np.add.reduce(scheduled))
+    sure = sum(tokens.values()) - total
     hopeful, emitting = scheduled, count
     if np.count_nonzero(reading):
-        emitting = int(np.count_nonzero(computed + certain >= prompts))
-        if np.count_nonzero(scheduled[reading]):
+        few = reading.nonzero()[0]
+        drafted, queries = scheduled.take(few).tolist(), list(tokens.values())
+        wanting = (prompts - computed).take(few).tolist()
+        # Few requests read their prompt at once: they are counted without arrays.
+        places = zip(few.tolist(), drafted, wanting, strict=True)
+        emitting -= sum(queries[place] - more < missing for place, more, missing in places)
+        if any(drafted):
             # A prompt's drafts are placeholders of the graph's width: they cost and cannot gain.
             hopeful = np.where(reading, 0, scheduled)
     return Batch(slots, scheduled, hopeful, sure, total, emitting, sure - count)

@@ -15,7 +15,7 @@ from adaverify_contracts import AdaverifyError, Policy
 from adaverify_verification import ManagerOptions
 from adaverify_vllm.assignment import BatchAssigner
 from adaverify_vllm.assignment.reference import HOPELESS
-from adaverify_vllm.batch import Batch, read_batch
+from adaverify_vllm.batch import Batch, Seats, read_batch
 from adaverify_vllm.clock import StepClock
 from adaverify_vllm.costs import cost_model, curves_of, profile_runs, sizes_to_profile, table_of
 from adaverify_vllm.history import ConfidenceHistory, used_slots
@@ -87,6 +87,7 @@ class BridgeManager:
         slots, drafts = int(req_states.max_num_reqs), int(req_states.num_speculative_steps)
         device = torch.device(req_states.device)
         self.req_states = req_states
+        self._seats = Seats(req_states)
         self._lengths: torch.Tensor = req_states.total_len.gpu
         self._ranks, self._choices = ranks, choices
         self.history = ConfidenceHistory(slots, drafts, device, choices.depth)
@@ -136,6 +137,7 @@ class BridgeManager:
     def add_request(self, req_idx: int) -> None:
         """Take note of a new request in a slot: nothing is known of it."""
         self.history.add(req_idx)
+        self._seats.forget()
         length = int(self.req_states.prefill_len.np[req_idx])
         self.outcomes.begin(req_idx, int(self.history.generations[req_idx]), length)
 
@@ -177,14 +179,14 @@ class BridgeManager:
 
     def _decide(self, tokens: Mapping[str, int], drafts: Mapping[str, Sized]) -> Decision:
         step, ranks = self._step, self._ranks
-        batch = read_batch(self.req_states, tokens, drafts)
+        batch = read_batch(self.req_states, self._seats, tokens, drafts)
         if ranks.size > 1 and self._choices.agreement == "rank0" and not ranks.leads:
             budget, tier = ranks.from_leader(None)
             return self.planner.follow(step, batch, budget, tier)
         ahead, self._ahead = self._ahead, None
         decision = None if ahead is None else self.planner.adapt(ahead, batch)
         if decision is None:
-            decision = self._plan(step, batch)
+            decision = self._chosen(self.planner.plan, step, batch)
         if ranks.size > 1:
             if self._choices.agreement == "rank0":
                 ranks.from_leader((decision.budget, decision.tier))
@@ -193,10 +195,10 @@ class BridgeManager:
                 return self.planner.everything(decision, reason, "ranks-disagree")
         return decision
 
-    def _plan(self, step: int, batch: Batch) -> Decision:
+    def _chosen(self, choose: Callable[..., Decision], step: int, batch: Batch) -> Decision:
         survivals, known = self.history.survivals(step, batch.slots)
         lag, odd = self.history.lag(step), self.history.odd
-        return self.planner.plan(step, batch, survivals, lag=lag, foreseen=known, odd=odd)
+        return choose(step, batch, survivals, lag=lag, foreseen=known, odd=odd)
 
     def compact_batch(
         self,
@@ -248,7 +250,7 @@ class BridgeManager:
         self.outcomes.open(decision)
         self._last = batch
         counts = self._admitted(count) if 0 < decision.budget < batch.total else None
-        return self._assigner.cu_num_logits[: count + 1], self._query_start_loc, decision.budget, counts
+        return self._assigner.offsets(count), self._query_start_loc, decision.budget, counts
 
     def _reading(self, req_ids: list[str]) -> np.ndarray:
         """Return bool [R]: which requests of the batch are still reading their prompt."""
@@ -284,7 +286,9 @@ class BridgeManager:
         # Budgets read history, and that is complete: the next step is sized now, while the device is busy.
         last, self._last = self._last, None
         plans = self._ranks.leads or self._choices.agreement == "digest"
-        self._ahead = self._plan(self._step, last) if last is not None and plans else None
+        self._ahead = None
+        if last is not None and plans:
+            self._ahead = self._chosen(self.planner.look_ahead, self._step, last)
 
     def _require_decision(self) -> Decision:
         if self._decision is None:

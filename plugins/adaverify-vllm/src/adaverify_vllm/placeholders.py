@@ -12,13 +12,13 @@ def even_placeholders(scheduled: np.ndarray, budget: int) -> np.ndarray:
         scheduled: int [R], drafts of each request.
         budget: at least 0 and at most their sum.
     """
-    placeholders = np.zeros_like(scheduled)
+    placeholders = np.zeros(len(scheduled), scheduled.dtype)
     count = int(np.count_nonzero(scheduled))
     if not count or budget <= 0:
         return placeholders
     share, rest = divmod(budget, count)
     # vLLM sorts the requests that have drafts to the front; where that holds nothing has to be looked for.
-    least = int(scheduled[:count].min())
+    least = int(np.minimum.reduce(scheduled[:count]))
     drafted: slice | np.ndarray = slice(count)
     if not least:
         drafted = np.flatnonzero(scheduled)

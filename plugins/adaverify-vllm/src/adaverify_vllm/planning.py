@@ -16,14 +16,18 @@ from adaverify_verification.candidates import candidate_budgets, executed_tokens
 from adaverify_verification.containment import PluginFault
 from adaverify_verification.decision import Decider, Probe
 from adaverify_verification.digest import plan_digest
+from adaverify_verification.guard import STAY
 from adaverify_verification.policies import AchievedRate
 from adaverify_verification.quantise import SCORE_MAX
 from adaverify_vllm.batch import Batch
+from adaverify_vllm.foresight import Foresight, serves
 
 # Batches of some hundred shapes come back again and again; a lookup costs a hundredth of the search.
 MOST_SHAPES = 512
 # A decision made ahead serves while at most one request in this many came or went.
 FORESIGHT = 8
+# What may have been odd about confidences that still tell what drafts are worth.
+HARMLESS = frozenset(("clamped-confidences",))
 
 
 @dataclass(slots=True)
@@ -117,12 +121,21 @@ class BudgetPlanner:
         self._tiers = np.zeros(0, dtype=np.int64)
         self._rows_limit, self._bonus = rows_limit, bonus
         self._shapes: dict[tuple[int, int], tuple[np.ndarray, np.ndarray]] = {}
+        self._foresight: Foresight | None = None
+        # Of the decision that the foresight was made ready for, None when it was not.
+        self._ready: Decision | None = None
+        # Expected tokens of the n best drafts of the batch planned last.
+        self._sums = np.zeros(1)
 
     def set_cost(self, cost: CostModel, tiers: tuple[int, ...]) -> None:
         """Plan with these prices and captured sizes from now on."""
         self.cost = cost
         self._tiers = np.array(tiers, dtype=np.int64)
         self._shapes.clear()
+        self._ready = self._foresight = None
+        if cost.table is not None and tiers and serves(self.decider.policy):
+            beyond = [tokens for tokens in cost.table.curves[0].tokens if tokens > tiers[-1]]
+            self._foresight = Foresight(self.decider.policy, tiers, beyond)
 
     def most(self, batch: Batch) -> int:
         """Return the largest budget of a step: its drafts, and what one logits chunk holds."""
@@ -142,7 +155,8 @@ class BudgetPlanner:
             odd: what was wrong with the confidences, by the name it is counted as.
         """
         budgets, executed = self._sizes(batch.certain, self.most(batch))
-        tokens = batch.emitting + _gains(scores, batch.hopeful)[budgets] / SCORE_MAX
+        self._sums = _gains(scores, batch.hopeful) / SCORE_MAX
+        tokens = batch.emitting + self._sums[budgets]
         full = len(budgets) - 1
         seconds = self._seconds(batch, executed)
         index, state, reason, probe, notes = self._choose(budgets, executed, tokens, seconds, odd)
@@ -219,29 +233,85 @@ class BudgetPlanner:
             return full, PlanState.FULL, "confidences are no numbers: everything is verified", odd
         return None
 
+    def look_ahead(
+        self, step: int, batch: Batch, scores: np.ndarray, *, lag: int | None, foreseen: bool, odd: str | None
+    ) -> Decision:
+        """Return the budget of a step to come, as ``plan`` does, and make ready for another batch."""
+        decision = self.plan(step, batch, scores, lag=lag, foreseen=foreseen, odd=odd)
+        self._ready = None
+        plain = decision.probe is None and batch.hopeful is batch.scheduled
+        plain = plain and not set(decision.notes) - HARMLESS
+        if self._foresight is not None and self.options.mode == "adaptive" and self.cost.priced and plain:
+            guard = self.decider.guard
+            needed = guard.margin * (STAY if guard.trimming else 1.0)
+            self._foresight.prepare(
+                self.cost,
+                self._sums,
+                emitting=batch.emitting,
+                drafting=self.cost.draft_seconds(batch.requests),
+                needed=needed,
+                rate=self.rate.value,
+            )
+            self._ready = decision
+        return decision
+
     def adapt(self, decision: Decision, batch: Batch) -> Decision | None:
-        """Return a decision made ahead for the batch that came, None when that is another than foreseen.
+        """Return a decision made ahead for the batch that came, None when that is to be planned anew.
 
         Requests come and go by the step. A few more or fewer change what fills the tier and not which tier is
-        worth its price; many, or a prompt's chunk, are planned anew. Expected tokens are then those of the
-        batch that was foreseen, and teach nothing.
+        worth its price; beside another chunk of a prompt the sizes are looked through again; many more or
+        fewer are planned anew. Expected tokens teach nothing where the batch is not the one foreseen.
         """
         ahead = decision.batch
         requests, before = len(batch.slots), len(ahead.slots)
         if batch.certain == ahead.certain and batch.total == ahead.total and requests == before:
             decision.batch, decision.planned = batch, ahead.slots
             return decision
-        if batch.others or ahead.others or batch.total == 0 or self.options.mode == "none":
-            return None
-        if abs(requests - before) * FORESIGHT > before:
-            return None
+        if batch.total == 0 or self.options.mode == "none":
+            found = None
+        elif batch.others or ahead.others:
+            found = self._beside(decision, batch)
+        elif abs(requests - before) * FORESIGHT > before:
+            found = None
+        else:
+            found = self._filled(decision, batch)
+        if found is None and decision.probe is not None:
+            # A probe that is not run has lost nothing.
+            probe = decision.probe
+            self.decider.learn_from(probe, probe.rate * probe.seconds, probe.seconds)
+        return found
+
+    def _filled(self, decision: Decision, batch: Batch) -> Decision:
+        """Return the decision with its tier filled by the requests that came."""
         most = self.most(batch)
-        everything = decision.budget == self.most(ahead)
+        everything = decision.budget == self.most(decision.batch)
         # A budget of 0 was chosen with the rest of its tier at hand for nothing: it stays 0.
         fill = 0 if decision.budget == 0 else max(0, decision.tier - batch.certain)
         budget = most if everything else min(most, fill)
         decision.batch, decision.budget, decision.foreseen = batch, budget, False
         decision.tier = self._executed(batch.certain + budget)
+        return decision
+
+    def _beside(self, decision: Decision, batch: Batch) -> Decision | None:
+        """Return the decision for a batch beside other chunks of prompts than were foreseen."""
+        ahead, most = decision.batch, self.most(batch)
+        came = batch.total - ahead.total
+        if self._foresight is None or self._ready is not decision or batch.hopeful is not batch.scheduled:
+            return None
+        if most == 0 or abs(came) * FORESIGHT > ahead.total:
+            return None
+        drafting = self.cost.draft_seconds(batch.requests)
+        answer = self._foresight.search(batch.certain, most, batch.emitting, max(0, came), drafting)
+        if answer is None:
+            return None
+        decision.batch, decision.planned = batch, ahead.slots
+        decision.budget, decision.tier = answer.budget, answer.executed
+        decision.tokens, decision.full_tokens = answer.tokens, answer.full_tokens
+        decision.seconds, decision.full_seconds = answer.seconds, answer.full_seconds
+        if answer.budget == most:
+            decision.state, decision.reason = PlanState.FULL, "trimming gains too little beside this chunk"
+        else:
+            decision.state, decision.reason = PlanState.TRIMMING, "trimming gains enough beside this chunk"
         return decision
 
     def _executed(self, tokens: int) -> int:

@@ -30,7 +30,7 @@ def register() -> None:
             return
         _watch = ImportWatch(seams.RUNNER, _arrived)
         _watch.start()
-    except Exception as error:  # noqa: BLE001 - a plugin that raises keeps vLLM from starting
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin that raises keeps vLLM from starting
         _give_up(error)
 
 
@@ -56,6 +56,11 @@ def unsupported() -> str | None:
             f"adaverify-vllm changes nothing: vLLM {release} is not supported, only {allowed}; install the "
             "adaverify-vllm made for it, or remove this one to silence this line"
         )
+    if not seams.has_runner():
+        return (
+            f"adaverify-vllm changes nothing: vLLM {release} has no module {seams.RUNNER}; install the "
+            "adaverify-vllm made for it, or remove this one to silence this line"
+        )
     return None
 
 
@@ -71,16 +76,16 @@ def switched_off() -> bool:
 
 
 def _arrived(runner: ModuleType) -> None:
-    from adaverify_vllm.installation import install
-
     try:
+        from adaverify_vllm.installation import install
+
         if _enabled() is not False and not switched_off():
             install(runner)
-    except Exception as error:  # noqa: BLE001 - the importer is vLLM
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the importer is vLLM
         _give_up(error)
 
 
-def _give_up(error: Exception) -> None:
+def _give_up(error: BaseException) -> None:
     what = f"{type(error).__name__}: {error}"
     LOG.warning("adaverify-vllm changes nothing: %s; run `adaverify doctor --vllm`", what)
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 
 from adaverify_vllm import seams
+from adaverify_vllm.meeting import absent, meeting_name
 
 
 class Ranks(Protocol):
@@ -21,6 +22,10 @@ class Ranks(Protocol):
     @property
     def leads(self) -> bool:
         """Whether this is rank 0."""
+        ...
+
+    def absent(self) -> list[int]:
+        """Return the global ranks that have no bridge; called once, before the other calls."""
         ...
 
     def from_leader(self, value: Any) -> Any:
@@ -37,6 +42,10 @@ class Alone:
 
     size = 1
     leads = True
+
+    def absent(self) -> list[int]:
+        """Return nobody."""
+        return []
 
     def from_leader(self, value: Any) -> Any:
         """Return the value."""
@@ -60,6 +69,14 @@ class VllmRanks:
         self.leads = group.rank_in_group == 0
         self._mine = torch.zeros(1, dtype=torch.int64)
         self._all = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+
+    def absent(self) -> list[int]:
+        """Return the global ranks that have no bridge; waits on the host until all have come, or a minute."""
+        from torch.distributed import distributed_c10d
+
+        group = self._group
+        name = meeting_name(str(group.unique_name), group.ranks)
+        return absent(distributed_c10d._get_default_store(), name, group.ranks, int(group.rank))
 
     def from_leader(self, value: Any) -> Any:
         """Return rank 0's value on every rank; waits for it on the host."""

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import reduce
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 # Releases, major and minor, whose seams these are: a release is added after its contract tests have passed.
@@ -184,6 +186,14 @@ def vllm_version() -> str | None:
 def supports(release: str) -> bool:
     """Return whether a vLLM version is one that the seams were written against."""
     return ".".join(release.split(".")[:2]) in SUPPORTED
+
+
+def has_runner() -> bool:
+    """Return whether vLLM has the module that is watched for; looks for its file and imports nothing new."""
+    package, *folders, name = RUNNER.split(".")
+    spec = find_spec(package)
+    roots = (spec.submodule_search_locations or ()) if spec is not None else ()
+    return any(True for root in roots for _ in Path(root, *folders).glob(f"{name}.*"))
 
 
 def look(seams: Iterable[Seam]) -> tuple[Found, ...]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).resolve().parent
-sys.path.insert(0, str(FOLDER.parents[1] / "benchmarks"))
+sys.path[:0] = [str(FOLDER.parents[1] / "benchmarks"), str(FOLDER)]
 
 
 def pytest_collection_modifyitems(items):

@@ -3,45 +3,13 @@
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import logging
-import os
-import subprocess
 import sys
-import textwrap
 from types import SimpleNamespace
 
 import pytest
 import torch
-
-
-def child(code, **environment):
-    """Run a program as one of vLLM's processes: the installed packages alone, no source on the path."""
-    clean = {
-        name: value for name, value in os.environ.items() if not name.startswith(("ADAVERIFY_", "PYTHONPATH"))
-    }
-    prelude = "import vllm.utils.platform_utils as p; p.is_pin_memory_available = lambda: False\n"
-    done = subprocess.run(
-        [sys.executable, "-c", prelude + textwrap.dedent(code)],
-        env=clean | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-LOADED = """
-import json, sys
-from vllm.plugins import load_general_plugins
-before = set(sys.modules)
-load_general_plugins()
-after = set(sys.modules)
-import adaverify_vllm, adaverify_vllm.plugin
-from adaverify_vllm.watching import ImportWatch
-"""
+from _vllm_child import IDENTITY, LOADED, WORKER, child
 
 
 @pytest.mark.timeout(400)
@@ -71,21 +39,6 @@ print(json.dumps({
     assert third_party == {"adaverify_vllm"}
 
 
-IDENTITY = """
-import vllm.v1.worker.gpu.model_runner as runner
-import vllm.v1.worker.gpu.spec_decode.adaptive_verification as adaptive
-import vllm.v1.attention.backends.mla.indexer as indexer
-name = "maybe_create_adaptive_verification_manager"
-prepare = indexer.DeepseekV32IndexerMetadataBuilder._prepare_decode_tensors
-print(json.dumps({
-    "same": getattr(runner, name) is getattr(adaptive, name),
-    "wraps": getattr(getattr(runner, name), "__wrapped__", None) is getattr(adaptive, name),
-    "prepare": prepare.__code__.co_filename.endswith("indexer.py"),
-    "watching": any(isinstance(f, ImportWatch) for f in sys.meta_path),
-}))
-"""
-
-
 @pytest.mark.timeout(400)
 def test_with_the_switch_off_vllms_objects_are_the_originals():
     found = child(LOADED + IDENTITY, ADAVERIFY_VLLM="off")
@@ -107,20 +60,19 @@ with set_current_vllm_config(VllmConfig()):
 
 
 @pytest.mark.timeout(400)
-def test_where_it_may_be_asked_for_the_factory_alone_is_wrapped():
-    """No configuration is known yet: the factory asks vLLM's own, which says no while the flag is off."""
+def test_a_worker_that_is_asked_for_nothing_has_the_originals_when_it_serves():
+    """A worker imports the runner before its configuration is in force: vLLM's own answer tells."""
     asked = """
+import vllm.v1.worker.gpu.model_runner as runner
+assert "adaverify" in runner.maybe_create_adaptive_verification_manager.__code__.co_filename
 answer = runner.maybe_create_adaptive_verification_manager(
     enable_adaptive_verification=False, attn_groups=[], req_states=None, query_start_loc=None,
     num_bonus_tokens=1, max_total_logits=1, vllm_config=None,
 )
 assert answer is None
-prepare = indexer.DeepseekV32IndexerMetadataBuilder._prepare_decode_tensors
-assert prepare.__code__.co_filename.endswith("indexer.py")
 """
-    before, last = IDENTITY.split("print(", 1)
-    found = child(LOADED + before + asked + "print(" + last)
-    assert found == {"same": False, "wraps": True, "prepare": True, "watching": False}
+    found = child(LOADED + WORKER + asked + IDENTITY)
+    assert found == {"same": True, "wraps": False, "prepare": True, "watching": False}
 
 
 @pytest.fixture
@@ -172,15 +124,39 @@ def test_the_factory_makes_our_manager_and_says_so_in_one_line(vllm, installed, 
     assert "ADAVERIFY_VLLM=off turns it off" in lines[0]
 
 
-def test_with_the_flag_off_the_factory_returns_what_vllms_returns(vllm, installed):
+def test_with_the_flag_off_the_factory_returns_what_vllms_returns_and_leaves(vllm, installed):
+    """The runner has vLLM's own from then on."""
     assert installed(**arguments(vllm, enable_adaptive_verification=False)) is None
+    factory = vllm.runner.maybe_create_adaptive_verification_manager
+    assert factory is vllm.adaptive.maybe_create_adaptive_verification_manager
 
 
-def test_a_setting_that_the_bridge_has_not_leaves_vllms_own_manager(vllm, installed, monkeypatch):
-    """Nothing is replaced in silence and nothing raises into vLLM."""
-    monkeypatch.setenv("ADAVERIFY_PLANNER_POLICY", "no-such-policy")
-    made = installed(**arguments(vllm))
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ADAVERIFY_PLANNER_POLICY", "no-such-policy"),
+        ("ADAVERIFY_PLANNER_MODE", "sometimes"),
+        ("ADAVERIFY_PLANNER_MARGIN", "a lot"),
+        ("ADAVERIFY_PLANNER_MARGIN", "nan"),
+        ("ADAVERIFY_RELAY_DEPTH", "-1"),
+        ("ADAVERIFY_VLLM_AGREEMENT", "by vote"),
+        ("ADAVERIFY_PATHS_TRACE", "/proc/nobody/may/write/here"),
+        ("ADAVERIFY_VLLM", "perhaps"),
+    ],
+)
+def test_a_wrong_setting_leaves_vllms_own_manager(vllm, installed, monkeypatch, caplog, name, value):
+    """Nothing is replaced in silence and nothing raises into vLLM: one line names the setting."""
+    monkeypatch.setenv(name, value)
+    logger = logging.getLogger("vllm.adaverify")
+    logger.addHandler(caplog.handler)
+    try:
+        made = installed(**arguments(vllm))
+    finally:
+        logger.removeHandler(caplog.handler)
     assert type(made) is vllm.adaptive.AdaptiveVerificationManager
+    (line,) = {record.getMessage() for record in caplog.records}
+    assert line.startswith("adaverify-vllm is not active, vLLM's own adaptive verification is")
+    assert (name if name != "ADAVERIFY_PATHS_TRACE" else value) in line
 
 
 def test_a_trace_holds_what_the_steps_did(vllm, installed, monkeypatch, tmp_path):

@@ -196,3 +196,34 @@ def test_without_a_margin_both_choose_the_same_budget_and_the_same_drafts(both, 
     assert torch.equal(ours.boundaries, theirs.boundaries)
     assert ours.lengths.tolist() == theirs.lengths.tolist()
     assert ours.host_offsets.tolist() == theirs.host_offsets.tolist()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_beside_chunks_that_change_both_choose_the_same_in_every_step(both, seed):
+    """A prompt read in chunks of all sizes, and steps without one between."""
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(2, 9))
+    chunks = rng.choice([0, 3, 20, 33, 60], 8).tolist()
+    confidences, slope = survivals(rng, count), float(rng.uniform(0.02, 0.4))
+    found = []
+    for made in both():
+        for name in names(count):
+            made.add(name)
+        made.add("prompt", prompt=3000, computed=0)
+        made.price(lambda tokens: 4.0 + slope * tokens, SIZES)
+        made.know(names(count), confidences)
+        if hasattr(made.manager, "outcomes"):
+            # What these steps take here is no model's time, and vLLM's own does not learn from it.
+            made.manager.outcomes._learns = False
+        steps = []
+        for chunk in chunks:
+            extra = [("prompt", chunk)] if chunk else []
+            steps.append(made.step(*made.schedule(dict.fromkeys(names(count), 7), extra)))
+            holds(made, steps[-1])
+            made.record(names(count), confidences)
+        found.append(steps)
+    for theirs, ours in zip(*found, strict=True):
+        assert ours.budget == theirs.budget
+        assert torch.equal(ours.boundaries, theirs.boundaries)
+        assert torch.equal(ours.logits, theirs.logits)
+        assert ours.lengths.tolist() == theirs.lengths.tolist()

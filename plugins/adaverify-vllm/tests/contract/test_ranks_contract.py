@@ -21,7 +21,7 @@ rank, address = int(sys.argv[2]), sys.argv[3]
 vllm = load(rank, 2, address)
 from adaverify_vllm.ranks import vllm_ranks
 
-report = {}
+report = {"absent": vllm_ranks().absent()}
 for agreement, wobble in (("rank0", 1e-3), ("digest", 0.0), ("digest", 0.2)):
     ranks = vllm_ranks()
     plain = {"margin": 0.0, "hysteresis": 0.0, "explore_share": 0.0, "online": False}
@@ -62,6 +62,7 @@ def test_two_ranks_agree_while_their_confidences_differ(tmp_path):
         assert process.returncode == 0, log.read()[-3000:]
         log.close()
     first, second = (json.loads(output.splitlines()[-1]) for output in outputs)
+    assert first.pop("absent") == second.pop("absent") == []
     for case in first:
         assert first[case][0] == second[case][0], case
         assert all(total == end for total, end in first[case][0])

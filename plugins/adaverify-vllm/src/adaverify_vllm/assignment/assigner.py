@@ -57,6 +57,8 @@ class BatchAssigner:
         self.cu_num_logits = torch.zeros(slots + 1, dtype=torch.int32, device=device)
         self._staged = torch.zeros((2, slots), dtype=torch.int32, device=device)
         self._host = np.zeros((2, slots), dtype=np.int32)
+        # Views of one buffer by length: cutting a tensor takes longer than all else that the host does here.
+        self._offsets: dict[int, torch.Tensor] = {}
         self._on_host = device.type == "cpu" and backend == "torch"
 
     def stage(self, scheduled: np.ndarray, certain: np.ndarray) -> None:
@@ -74,6 +76,13 @@ class BatchAssigner:
         packed = np.empty((2, self._host.shape[1]), dtype=np.int32)
         packed[0, :count], packed[1, :count] = scheduled, certain
         self._staged.copy_(torch.from_numpy(packed), non_blocking=True)
+
+    def offsets(self, requests: int) -> torch.Tensor:
+        """Return the logits offsets int32 [R + 1] of a batch of ``requests``, a view of ``cu_num_logits``."""
+        found = self._offsets.get(requests)
+        if found is None:
+            found = self._offsets[requests] = self.cu_num_logits[: requests + 1]
+        return found
 
     def assign(self, rows: torch.Tensor, budget: int, total: int) -> None:
         """Admit the budget and write the boundaries of the batch staged last; launches only.
