@@ -1,0 +1,62 @@
+"""Budgets of somebody who knows what will be accepted: bounds for every policy."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from adaverify_verification.quantise import scores as survivals
+
+
+def truth_prefix(truth: np.ndarray, budget: int) -> np.ndarray:
+    """Return int64 [R], the first ``budget`` accepted drafts by (position, request).
+
+    Args:
+        truth: int64 [R], drafts that would be accepted; ``budget`` is at most their sum.
+        budget: drafts to admit.
+    """
+    deepest = int(truth.max(initial=0))
+    sizes = np.array([int((truth > k).sum()) for k in range(deepest)], dtype=np.int64)
+    level = int(np.searchsorted(np.cumsum(sizes), budget, side="right"))
+    prefix: np.ndarray = np.minimum(truth, level)
+    rest = budget - int(prefix.sum())
+    if rest > 0:
+        prefix = prefix.copy()
+        prefix[np.flatnonzero(truth > level)[:rest]] += 1
+    return prefix
+
+
+def best_truth(truth: np.ndarray, tiers: np.ndarray, seconds: np.ndarray) -> tuple[int, np.ndarray]:
+    """Return the budget and prefixes int64 [R] that emit most a second; no draft that fails is verified.
+
+    Args:
+        truth: int64 [R].
+        tiers: int64, rising, each at least R; seconds: float64, step time of each.
+    """
+    requests, total = len(truth), int(truth.sum())
+    budgets = np.minimum(tiers - requests, total)
+    best = int(np.argmax((requests + budgets) / seconds))
+    budget = int(budgets[best])
+    return budget, truth_prefix(truth, budget)
+
+
+def best_budget(
+    scores: np.ndarray, truth: np.ndarray, tiers: np.ndarray, seconds: np.ndarray
+) -> tuple[int, np.ndarray]:
+    """Return the budget that emits most a second when confidences rank the drafts, and its prefixes int64 [R].
+
+    What separates this from an adaptive step is the choice of the budget alone.
+
+    Args:
+        scores: float32 [R, K], logits; truth: int64 [R].
+        tiers: int64, rising, each at least R; seconds: float64, step time of each.
+    """
+    requests, width = scores.shape
+    ranked = survivals(1.0 / (1.0 + np.exp(-np.clip(scores, -30.0, 30.0))))
+    # Position by position, so that a stable sort breaks ties as the total order does: position, then request.
+    order = np.argsort(-ranked.T.ravel(), kind="stable")
+    row, place = order % requests, order // requests
+    kept = np.concatenate([[0], np.cumsum(place < truth[row])])
+    budgets = np.minimum(tiers - requests, requests * width)
+    best = int(np.argmax((requests + kept[budgets]) / seconds))
+    budget = int(budgets[best])
+    return budget, np.bincount(row[:budget], minlength=requests)
