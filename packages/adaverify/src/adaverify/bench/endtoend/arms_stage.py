@@ -15,10 +15,10 @@ from adaverify.bench.endtoend.deck import Curve, Deck
 from adaverify.bench.endtoend.rounds import Round, Steps, check_arm, run_round
 from adaverify.bench.timing import sample
 
-SECONDS = {"cuda": 0.5, "cpu": 0.05}
-LEAST = {"cuda": 16, "cpu": 6}
+SECONDS = {"cuda": 0.5, "cpu": 0.02}
+LEAST = {"cuda": 16, "cpu": 4}
 # Adaptive steps before the first round: the guard and the refreshed prices have settled then.
-WARM_STEPS = 40
+WARM_STEPS = {"cuda": 40, "cpu": 6}
 
 Tell = Callable[[str], None]
 
@@ -48,7 +48,7 @@ def measure_arms(deck: Deck, graphs: BodyGraphs, measured: dict[str, Any], tell:
     for name, steps in arms.items():
         check_arm(name, steps, ground.text, ground.text.starts(requests, 0))
     tell(f"{len(arms)} arms accept what the records say")
-    run_round(arms["adaptive"], ground.text.starts(requests, 0), least=WARM_STEPS)
+    run_round(arms["adaptive"], ground.text.starts(requests, 0), least=WARM_STEPS[ground.kind])
     tokens = round_tokens(deck, curve)
     rounds: dict[str, list[Round]] = {name: [] for name in arms}
     names = list(arms)

@@ -10,8 +10,8 @@ from adaverify.bench.endtoend.deck import Deck
 from adaverify.bench.endtoend.rounds import check_arm, run_round
 from adaverify_verification import CostTable
 
-SECONDS = {"cuda": 0.15, "cpu": 0.02}
-LEAST, MOST, ROUNDS = 6, 60, 3
+SECONDS = {"cuda": 0.15, "cpu": 0.0}
+LEAST, MOST, ROUNDS = {"cuda": 6, "cpu": 3}, 60, 3
 
 
 def measure_curve(deck: Deck) -> dict[str, Any]:
@@ -28,11 +28,12 @@ def measure_curve(deck: Deck) -> dict[str, Any]:
         check_arm(f"budget {tier - requests}", arms[tier], ground.text, starts)
     times: dict[int, list[float]] = {tier: [] for tier in deck.tiers}
     counts: dict[int, int] = {}
+    least = LEAST[ground.kind]
     for number in range(ROUNDS):
         for tier, steps in arms.items():
             if tier not in counts:
-                once = median(run_round(steps, starts, least=LEAST).step_seconds)
-                counts[tier] = max(LEAST, min(MOST, int(SECONDS[ground.kind] / once)))
+                once = median(run_round(steps, starts, least=least).step_seconds)
+                counts[tier] = max(least, min(MOST, int(SECONDS[ground.kind] / once)))
             found = run_round(steps, ground.text.starts(requests, number), least=counts[tier])
             times[tier].append(median(found.step_seconds))
     return {
