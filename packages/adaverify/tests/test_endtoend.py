@@ -1,4 +1,4 @@
-"""The whole step over recorded truth, at toy sizes on a CPU: arms, oracles, the arrangement they are held against."""
+"""The whole step over recorded truth, at toy sizes on a CPU: arms, oracles, the published arrangement."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def records(positions=400, seed=0):
     return Text(scores.astype(np.float32), accepted.astype(np.int64), {"model": "toy", "drafter": "toy"})
 
 
-def standin(sizes, limits, device, plugins, capability):
-    """A chain of products: a body whose time is real and whose tokens are not looked at."""
+def cheap_body(sizes, limits, device, plugins, capability):
+    """A body of three products, for tests of what surrounds it."""
     weight = torch.randn(64, 64) / 8.0
 
     def decode(staged, kv_lens, block_table):
@@ -58,16 +58,13 @@ def standin(sizes, limits, device, plugins, capability):
 
     count, width = limits.max_requests, limits.table_width
     table = 1 + np.arange(count * width, dtype=np.int32).reshape(count, width)
-    return sources.MadeBody(SimpleNamespace(decode=decode), table, {"sizes": "stand-in"})
+    return sources.MadeBody(SimpleNamespace(decode=decode), table, {})
 
 
 def replace_sources(monkeypatch):
-    """Toy records and a toy model in place of the real ones."""
+    """Toy records in place of the real ones."""
     made = records()
-    sizes = SimpleNamespace(compress_ratio=4, as_dict=lambda: {"layers": 3})
     monkeypatch.setattr(sources, "load_text", lambda: made)
-    monkeypatch.setattr(sources, "model_sizes", lambda *_: sizes)
-    monkeypatch.setattr(sources, "make_body", standin)
     return made
 
 
@@ -81,6 +78,7 @@ def ground():
     """Made once: it changes with nothing that a test does."""
     with pytest.MonkeyPatch.context() as patch:
         replace_sources(patch)
+        patch.setattr(sources, "make_body", cheap_body)
         options = BenchmarkOptions(
             device="cpu",
             capability=doctor(device="cpu").capability,
@@ -157,9 +155,7 @@ def test_the_budget_oracle_ranks_as_the_planner_does():
         scores, truth = rng.normal(0, 2, (4, K)).astype(np.float32), rng.integers(0, K + 1, 4)
         ranked = survivals(1.0 / (1.0 + np.exp(-scores)))
         splits = [admit(ranked, np.full(4, K), int(tier) - 4) for tier in tiers]
-        rates = [
-            (4 + np.minimum(one, truth).sum()) / cost for one, cost in zip(splits, seconds, strict=True)
-        ]
+        rates = [(4 + np.minimum(one, truth).sum()) / cost for one, cost in zip(splits, seconds, strict=True)]
         budget, prefix = best_budget(scores, truth, tiers, seconds)
         assert budget == int(tiers[int(np.argmax(rates))]) - 4
         assert prefix.tolist() == splits[int(np.argmax(rates))].tolist()
@@ -199,7 +195,9 @@ def test_every_arm_accepts_what_the_records_say(deck, priced):
 
 
 def test_the_oracle_verifies_no_draft_that_fails(deck, priced):
-    found = run_round(OurSteps(deck, Oracle(deck, priced, ranked=False)), deck.ground.text.starts(3, 0), least=20)
+    found = run_round(
+        OurSteps(deck, Oracle(deck, priced, ranked=False)), deck.ground.text.starts(3, 0), least=20
+    )
     assert found.verified == found.accepted > 0
 
 
@@ -224,11 +222,8 @@ def test_a_forced_step_that_admits_something_else_is_caught(deck, priced, monkey
     steps = OurSteps(deck, Oracle(deck, priced, ranked=False))
     monkeypatch.setattr(deck.state, "force", lambda prefix: None)
     deck.state.slots.prefix.zero_()
-    steps.open(deck.ground.text.starts(3, 0))
     with pytest.raises(WrongValueError, match="other drafts than it was told"):
-        for _ in range(10):
-            steps.launch()
-            steps.land()
+        run_round(steps, deck.ground.text.starts(3, 0), least=10)
     while len(steps):
         deck.flight.land()
 
@@ -241,9 +236,7 @@ def test_the_baselines_chains_are_the_builders_rows(deck):
     assert graphs.query_start_loc.tolist() == [0, 3, 4, 10]
     builder = FlattenRowBuilder("flatten", deck.limits, "cpu", backend="torch")
     table = deck.state.slots.block_table
-    expected = builder.build(
-        DecodeBatch(graphs.query_start_loc, graphs.seq_lens, table, 3, 10, 12, 8)
-    )
+    expected = builder.build(DecodeBatch(graphs.query_start_loc, graphs.seq_lens, table, 3, 10, 12, 8))
     for name in ("row_lens", "schedule_lens", "row_request", "row_token", "token_slot"):
         got = getattr(graphs, name)[:12]
         assert got.flatten().tolist() == getattr(expected, name).flatten().tolist(), name
@@ -327,6 +320,7 @@ def bench(tiny, text, invoke, tmp_path):
     return lambda *more: invoke("bench", "endtoend", *FEW, "--out", tmp_path / "out", *more)
 
 
+@pytest.mark.slow
 def test_all_stages_run_and_a_second_run_measures_nothing(bench, tmp_path, monkeypatch):
     found = bench("--json", "-")
     assert found.exit_code == 0, found.stderr
@@ -347,10 +341,40 @@ def test_all_stages_run_and_a_second_run_measures_nothing(bench, tmp_path, monke
     assert json.loads(again.stdout)["benchmarks"][0]["facts"]["stages"] == stages
 
 
+@pytest.mark.slow
 def test_one_stage_runs_alone_and_brings_the_curve_it_needs(bench, tmp_path):
     assert bench("--stage", "arms").exit_code == 0
     kept = json.loads((tmp_path / "out" / "endtoend.json").read_text())
     assert set(kept["stages"]) == {"arms", "curve"}
+
+
+def test_one_stage_of_the_real_decoder(tiny, text, invoke, tmp_path):
+    """The cheapest case of the command line: tiny sizes, one request, its curve."""
+    tiny(Ours())
+    found = invoke(
+        *("bench", "endtoend", "--device", "cpu", "--requests", 1, "--repeat", 1),
+        *("--stage", "curve", "--out", tmp_path / "out"),
+    )
+    assert found.exit_code == 0, found.stderr
+    kept = json.loads((tmp_path / "out" / "endtoend.json").read_text())
+    assert [point["tokens"] for point in kept["stages"]["curve"]["1"]["points"]] == list(range(1, 9))
+    assert kept["identity"]["model"]["layers"] == 2
+
+
+def test_a_case_that_fails_leaves_the_others(tiny, text, invoke, tmp_path, monkeypatch):
+    """One size cannot be measured: the other one is kept, and the command ends with the failure."""
+
+    def measure(bench, stage, case):
+        if case == "1":
+            raise WrongValueError("seven differs from eight", arrived=7, allowed="8", remedy="count")
+        return {"points": []}
+
+    monkeypatch.setattr(endtoend._Bench, "measure", measure)
+    tiny(Ours())
+    found = invoke("bench", "endtoend", "--device", "cpu", "--stage", "curve", "--out", tmp_path / "out")
+    assert found.exit_code == 1
+    assert "seven differs" in found.stderr
+    assert set(json.loads((tmp_path / "out" / "endtoend.json").read_text())["stages"]["curve"]) == {"4"}
 
 
 def test_an_unknown_stage_is_refused(bench):

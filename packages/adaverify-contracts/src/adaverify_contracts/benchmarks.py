@@ -241,8 +241,8 @@ class BenchmarkDescriptor:
         requirements: what the device must offer.
         run: called with the options. It compares values with a reference first and raises ``WrongValueError``
             when one differs; only then it takes times.
-        stages: parts that can be run alone. A benchmark that has some takes long and keeps what it measured in
-            a folder; ``adaverify bench all`` leaves it out.
+        stages: parts that can be run alone. A benchmark that has some takes long and keeps what it measured
+            in a folder; ``adaverify bench all`` leaves it out.
     """
 
     name: str

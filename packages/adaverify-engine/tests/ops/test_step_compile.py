@@ -1,4 +1,4 @@
-"""The gather, pick, advance, lookup and recorded kernels compile ahead of time for every target, without a device."""
+"""Every kernel around a captured step compiles ahead of time for every target, without a device."""
 
 from __future__ import annotations
 

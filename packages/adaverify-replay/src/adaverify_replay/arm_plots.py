@@ -1,4 +1,4 @@
-"""Plots of arms beside each other over the number of requests; matplotlib is imported when one is asked for."""
+"""Plots of arms beside each other; matplotlib is imported when one is asked for."""
 
 from __future__ import annotations
 

@@ -226,6 +226,7 @@ def _require_suffix(path: Path) -> None:
 
 
 def new_figure(size: tuple[float, float] = (8, 5)) -> Figure:
+    """Return an empty figure of ``size`` inches; raises ``AdaverifyError`` without matplotlib."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -239,6 +240,7 @@ def new_figure(size: tuple[float, float] = (8, 5)) -> Figure:
 
 
 def save_figure(figure: Any, path: str | os.PathLike[str]) -> Path:
+    """Write a figure in the format of the suffix; raises ``AdaverifyError`` where that cannot be."""
     target = Path(path)
     _require_suffix(target)
     try:

@@ -90,12 +90,13 @@ def bench(
             "--out",
             parser=path,
             metavar="FOLDER",
-            help="Keep results and plots of endtoend here, case by case; what is there is not measured again.",
+            help="Keep results and plots of endtoend here; what is there is not measured again.",
         ),
     ] = None,
     again: Annotated[bool, typer.Option("--again", help="Measure kept cases again.")] = False,
     context: Annotated[
-        int | None, typer.Option(min=1, max=1 << 20, help="KV length of requests in endtoend; 2048 on a card.")
+        int | None,
+        typer.Option(min=1, max=1 << 20, help="KV length in endtoend; 2048 on a card."),
     ] = None,
     json: Annotated[
         Path | None,

@@ -1,10 +1,10 @@
 """The published arrangement, written in plain torch from its description: what ours is held against.
 
-Metadata is computed by chains of torch calls outside the graph, which holds the model alone and is captured at
-padded token counts. Confidences go to the host through two pinned buffers, and each is waited for. The host
-keeps them in a dictionary by request, looks at every budget, and ranks drafts by a sort on the device. A single
-request takes the uniform path, whose lengths the host knows. Rows are one query token each. Model, records and
-step times are ours.
+Metadata is computed by chains of torch calls outside the graph, which holds the model alone and is captured
+at padded token counts. Confidences go to the host through pinned buffers in turn, and each is waited for. The
+host keeps them in a dictionary by request, looks at every budget, and ranks drafts by a sort on the device. A
+single request takes the uniform path, whose lengths the host knows. Rows are one query token each. Model,
+records and step times are ours.
 """
 
 from __future__ import annotations

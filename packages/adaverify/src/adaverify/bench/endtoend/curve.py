@@ -29,7 +29,8 @@ def measure_curve(deck: Deck) -> dict[str, Any]:
     times: dict[int, list[float]] = {tier: [] for tier in deck.tiers}
     counts: dict[int, int] = {}
     least = LEAST[ground.kind]
-    for number in range(ROUNDS):
+    rounds = min(ROUNDS, ground.options.repeat)
+    for number in range(rounds):
         for tier, steps in arms.items():
             if tier not in counts:
                 once = median(run_round(steps, starts, least=least).step_seconds)
@@ -39,7 +40,7 @@ def measure_curve(deck: Deck) -> dict[str, Any]:
     return {
         "requests": requests,
         "context": deck.context,
-        "rounds": ROUNDS,
+        "rounds": rounds,
         "tiers": list(deck.verifier.tiers),
         "capture_seconds": deck.report.seconds,
         "pool_bytes": deck.report.pool_bytes,
@@ -49,7 +50,7 @@ def measure_curve(deck: Deck) -> dict[str, Any]:
                 "seconds": median(values),
                 "low": min(values),
                 "high": max(values),
-                "steps": ROUNDS * counts[tier],
+                "steps": rounds * counts[tier],
             }
             for tier, values in times.items()
         ],

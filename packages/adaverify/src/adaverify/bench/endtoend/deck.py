@@ -21,7 +21,7 @@ from adaverify_verification import CostModel, CostTable
 
 
 def wanted_tiers(requests: int, drafts: int) -> tuple[int, ...]:
-    """Return the token counts that arms are to be told apart by: every fixed K, halves, quarters at the low end."""
+    """Return token counts to tell arms apart by: every fixed K, halves, quarters at the low end."""
     steps = {4 * k for k in range(1, drafts + 2)}
     if requests >= 2:
         steps |= {4 * k + 2 for k in range(1, drafts + 1)}
@@ -57,7 +57,7 @@ def at_budget(plan: Plan, budget: int, tiers: Sequence[int]) -> Plan:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Step times of one number of requests: int64 tiers, each at least R, and float64 seconds, never falling."""
+    """Step times of one number of requests: int64 tiers >= R, and float64 seconds, never falling."""
 
     tiers: np.ndarray
     seconds: np.ndarray
@@ -132,7 +132,7 @@ class Deck:
         return Curve(tiers, model.executed_seconds(tiers, self.requests, float(self.context)))
 
     def open_round(self, starts: np.ndarray) -> None:
-        """Stand everybody at ``starts`` int64 [R] and make their confidences unknown: a new round of requests."""
+        """Stand everybody at ``starts`` int64 [R]; nothing is known of these requests."""
         size = len(self.ground.text.accepted)
         zeros = np.zeros(self.requests, dtype=np.int64)
         self.state.reset(starts, zeros, zeros + size)

@@ -138,4 +138,3 @@ def open_ground(options: BenchmarkOptions) -> Ground:
         requests=options.requests or REQUESTS[kind],
         context=options.context or CONTEXT[kind],
     )
-

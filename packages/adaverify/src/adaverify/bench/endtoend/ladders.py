@@ -1,4 +1,4 @@
-"""Stage ``capture``: what capturing the ragged ladder costs beside full batches only, and what ladders waste."""
+"""Stage ``capture``: capturing the ragged ladder beside full batches only, and what ladders waste."""
 
 from __future__ import annotations
 

@@ -42,9 +42,9 @@ def best_truth(truth: np.ndarray, tiers: np.ndarray, seconds: np.ndarray) -> tup
 def best_budget(
     scores: np.ndarray, truth: np.ndarray, tiers: np.ndarray, seconds: np.ndarray
 ) -> tuple[int, np.ndarray]:
-    """Return the budget that emits most a second when confidences rank the drafts, and its prefixes int64 [R].
+    """Return the budget that emits most a second when confidences rank the drafts, and its prefixes.
 
-    What separates this from an adaptive step is the choice of the budget alone.
+    Prefixes are int64 [R]. What separates this from an adaptive step is the choice of the budget alone.
 
     Args:
         scores: float32 [R, K], logits; truth: int64 [R].

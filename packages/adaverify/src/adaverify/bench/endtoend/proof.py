@@ -1,4 +1,4 @@
-"""What steps launch and where the device is idle: a profile of 100 steps, synchronising calls being an error."""
+"""What steps launch and where the device is idle: a profile of 100 steps without a waiting call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from adaverify_contracts import WrongValueError
 from adaverify_engine.pipeline import AHEAD
 
 STEPS = 100
-# A step has a thousand kernels and the profiler lists each: two sizes show it, the others would only cost time.
+# A step has a thousand kernels and the profiler lists each: two sizes show it, others would only cost time.
 PROVEN = (1, 64)
 
 
@@ -22,8 +22,8 @@ def prove_steps(deck: Deck) -> dict[str, Any] | None:
     """Require one graph launch a step and no waiting call over 100 adaptive steps.
 
     Returns:
-        Calls a step by name, none where the profiler records no calls; the longest stretch without a kernel and
-        the sum of all, in microseconds. None on a CPU, and at sizes other than ``PROVEN``.
+        Calls a step by name, none where the profiler records no calls; the longest stretch without a kernel
+        and the sum of all, in microseconds. None on a CPU, and at sizes other than ``PROVEN``.
 
     Raises:
         WrongValueError: a call synchronised, or a step is not one graph launch.

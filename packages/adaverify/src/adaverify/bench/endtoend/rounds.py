@@ -154,10 +154,10 @@ def check_arm(name: str, steps: Steps, text: Text, starts: np.ndarray) -> None:
         nonlocal number
         expected = cursors.advance(seen.admitted)
         if not np.array_equal(expected, seen.accepted) or int(seen.admitted.sum()) != seen.budget:
-            wrong = np.flatnonzero(expected != seen.accepted)
+            wrong, spent = int((expected != seen.accepted).sum()), int(seen.admitted.sum())
             raise WrongValueError(
                 f"step {number} of arm {name} is not what the records say",
-                arrived=f"{len(wrong)} of {len(expected)} requests differ, {int(seen.admitted.sum())} verified",
+                arrived=f"{wrong} of {len(expected)} requests differ, {spent} verified",
                 allowed=f"min(admitted, recorded) accepted for each, {seen.budget} verified",
                 remedy=_REMEDY,
             )
@@ -165,10 +165,10 @@ def check_arm(name: str, steps: Steps, text: Text, starts: np.ndarray) -> None:
 
     run_round(steps, starts, least=CHECKED, settle=0, inspect=inspect)
     found = steps.positions()
-    if not np.array_equal(found, cursors.at):
+    if astray := int((found != cursors.at).sum()):
         raise WrongValueError(
             f"arm {name} stands elsewhere on the device than the records lead",
-            arrived=f"{int((found != cursors.at).sum())} of {len(found)} requests differ after {number} steps",
+            arrived=f"{astray} of {len(found)} requests differ after {number} steps",
             allowed="one position for host and device",
             remedy=_REMEDY,
         )

@@ -20,7 +20,7 @@ from adaverify.bench.endtoend.shares import measure_shares
 from adaverify.bench.endtoend.store import Store
 from adaverify.bench.endtoend.tables import result_of
 from adaverify.hooks import STAGES
-from adaverify_contracts import BenchmarkOptions, BenchmarkResult
+from adaverify_contracts import AdaverifyError, BenchmarkOptions, BenchmarkResult
 
 PER_REQUESTS = ("curve", "arms", "shares")
 FOLDER = Path("endtoend")
@@ -29,8 +29,10 @@ FOLDER = Path("endtoend")
 def run(options: BenchmarkOptions) -> BenchmarkResult:
     """Run the stages that were asked for, each case after it was compared with the records, and keep each.
 
+    A case that fails does not keep the others from being measured; the first failure is raised at the end.
+
     Raises:
-        WrongValueError: a case is not what the records say; what was kept before stays.
+        WrongValueError: a case is not what the records say; what was kept stays.
         AdaverifyError: the folder holds results of something else.
     """
     ground = open_ground(options)
@@ -39,6 +41,7 @@ def run(options: BenchmarkOptions) -> BenchmarkResult:
     stages = options.stages or STAGES
     cases = list(_cases(ground, stages))
     bench = _Bench(ground, store)
+    failures: list[Exception] = []
     try:
         for done, (stage, case) in enumerate(cases):
             options.progress(done, len(cases), f"{stage} {case}")
@@ -46,17 +49,24 @@ def run(options: BenchmarkOptions) -> BenchmarkResult:
                 bench.tell(f"{stage} {case}: kept from before")
                 continue
             bench.tell(f"{stage} {case}")
-            store.keep(stage, case, bench.measure(stage, case))
+            try:
+                store.keep(stage, case, bench.measure(stage, case))
+            except (AdaverifyError, RuntimeError) as error:
+                bench.tell(f"{stage} {case} failed: {error}")
+                failures.append(error)
+                bench.close()
     finally:
         bench.close()
     if "plot" in stages:
         for path in draw(store, folder):
             bench.tell(f"plot: {path}")
+    if failures:
+        raise failures[0]
     return result_of(store, ground)
 
 
 def _cases(ground: Ground, stages: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Yield (stage, case), one number of requests after the other, so that its graphs serve all its stages."""
+    """Yield (stage, case), one number of requests after the other: its graphs serve all its stages."""
     for requests in ground.requests:
         for stage in PER_REQUESTS:
             if stage in stages:
@@ -117,8 +127,8 @@ class _Bench:
             self.close()
             begun = perf_counter()
             self._deck = Deck(self._ground, requests)
-            graphs = len(self._deck.verifier.tiers)
-            self.tell(f"{graphs} whole steps of {requests} requests captured in {perf_counter() - begun:.1f} s")
+            taken, graphs = perf_counter() - begun, len(self._deck.verifier.tiers)
+            self.tell(f"{graphs} whole steps of {requests} requests captured in {taken:.1f} s")
         return self._deck
 
     def graphs(self, requests: int) -> BodyGraphs:
@@ -128,7 +138,8 @@ class _Bench:
             begun = perf_counter()
             self._graphs = BodyGraphs(deck)
             self._graphs.capture()
-            self.tell(f"{len(deck.tiers)} sizes of the model alone captured in {perf_counter() - begun:.1f} s")
+            taken = perf_counter() - begun
+            self.tell(f"{len(deck.tiers)} sizes of the model alone captured in {taken:.1f} s")
         return self._graphs
 
     def close(self) -> None:
@@ -152,4 +163,3 @@ _PER_REQUESTS: dict[str, Callable[[_Bench, int], dict[str, Any]]] = {
     "arms": _Bench.arms,
     "shares": _Bench.shares,
 }
-

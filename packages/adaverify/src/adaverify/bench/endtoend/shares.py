@@ -1,4 +1,4 @@
-"""Stage ``shares``: equal budgets on the same batch, ours beside the published arrangement, less the model."""
+"""Stage ``shares``: equal budgets on the same batch in both arrangements, less the model alone."""
 
 from __future__ import annotations
 
@@ -83,6 +83,7 @@ def _reported(
             "host_us": median(host[name]),
         }
     ratio = sample([base / own for base, own in zip(times["baseline"], times["ours"], strict=True)])
+    found["beside_ratio"] = found["ours"]["beside_model_us"] / found["baseline"]["beside_model_us"]
     found["ratio"] = {"median": ratio.median, "low": ratio.low, "high": ratio.high}
     return found
 

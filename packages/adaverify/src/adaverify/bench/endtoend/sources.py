@@ -42,11 +42,15 @@ def model_sizes(options: BenchmarkOptions, settings: Settings) -> SparseMoeSizes
 
     if options.device.startswith("cpu"):
         return SparseMoeSizes.tiny()
-    return SparseMoeSizes(**settings.sparse_moe.model_dump())
+    return SparseMoeSizes(**settings.sparse_moe.chosen())
 
 
 def make_body(
-    sizes: SparseMoeSizes, limits: Limits, device: torch.device, plugins: PluginManager, capability: Capability
+    sizes: SparseMoeSizes,
+    limits: Limits,
+    device: torch.device,
+    plugins: PluginManager,
+    capability: Capability,
 ) -> MadeBody:
     """Make the sparse decoder and fill its caches for every slot of ``limits``."""
     from adaverify_engine.sparse_moe import SparseMoe

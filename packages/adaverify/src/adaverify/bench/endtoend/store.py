@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +50,7 @@ class Store:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         part = self._path.with_name(f".{self._path.name}.part")
         part.write_text(json.dumps(self._value, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        os.replace(part, self._path)
+        part.replace(self._path)
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything, JSON-ready."""
@@ -65,8 +64,8 @@ class Store:
             raise self._refused(f"{type(error).__name__}: {error}") from error
         if not known:
             raise self._refused("another format or version")
-        mine = self._value["identity"]
-        other = {name: value["identity"].get(name) for name in mine if value["identity"].get(name) != mine[name]}
+        mine, theirs = self._value["identity"], value["identity"]
+        other = {name: theirs.get(name) for name in mine if theirs.get(name) != mine[name]}
         if other:
             raise self._refused(f"measured with {other}")
         return value

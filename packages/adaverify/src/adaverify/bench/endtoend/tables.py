@@ -51,22 +51,23 @@ def result_of(store: Store, ground: Ground) -> BenchmarkResult:
         rows=tuple(tuple(_cell(row, name) for name, _, _ in _NAMES) for row in rows),
         checks=(
             (
-                "every arm, before it was timed: accepted drafts are min(admitted, recorded) for each request and "
-                "step, as many drafts are verified as planned, and the device stands where the host follows it to"
+                "every arm, before it was timed: accepted drafts are min(admitted, recorded) for each request, "
+                "as many are verified as planned, and the device stands where the host follows it to"
             ),
             "forced steps, the oracles', admit exactly what they were told, in every step",
         ),
         data=(
             f"records of {source.get('model')} with {source.get('drafter')}, K {ground.text.drafts}, "
-            f"{len(ground.text.accepted)} positions; a sparse mixture-of-experts decoder with random weights, whose "
-            f"text is meaningless and whose cost is real; context {ground.context}"
+            f"{len(ground.text.accepted)} positions; a sparse mixture-of-experts decoder with random "
+            f"weights, whose text is meaningless and whose cost is real; context {ground.context}"
         ),
         cache="warm: graphs were replayed before; arms take turns over the same starts and the same text",
         notes=(
             "arms, ratio: tokens a second against the fixed arm of all K, round by round, median",
             "shares, ratio: the published arrangement's step time over ours at the same budget",
             "shares, beside_model_us: a step less the model alone, captured at the same size and replayed",
-            "oracle-budget ranks by confidence and knows the best budget; oracle verifies accepted drafts alone",
+            "drafting is recorded and costs nothing in any arm",
+            "oracle-budget ranks by confidence, oracle verifies what is accepted alone; both know the outcome",
         ),
         facts=store.as_dict(),
     )
