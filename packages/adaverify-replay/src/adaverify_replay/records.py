@@ -1,8 +1,8 @@
 """Acceptance records: what a real drafter said, and what became of it, at every position of real text.
 
-A run's trace knows the fate of the drafts that were verified. Records know it of all K, at every position that
-any policy can reach: with n drafts admitted at position p, min(n, accepted[p]) are accepted and the request moves
-on by one more. So policies are compared on one truth, without a model.
+A run's trace knows the fate of the drafts that were verified. Records know it of all K, at every position
+that any policy can reach: with n drafts admitted at position p, min(n, accepted[p]) are accepted and the
+request moves on by one more. So policies are compared on one truth, without a model.
 """
 
 from __future__ import annotations
@@ -101,8 +101,10 @@ ARRAYS = {
 class AcceptanceRecords:
     """The truth about a drafter over S sequences with P positions in all, checked when it is made.
 
-    At a position the newest token is the target's own and the drafts are of the K tokens after it. Every position
-    knows the fate of all its K drafts: the last K tokens of a sequence are targets of drafts and no positions.
+    At a position the newest token is the target's own and the drafts are of the K tokens after it. Every
+    position
+    knows the fate of all its K drafts: the last K tokens of a sequence are targets of drafts and no
+    positions.
 
     Attributes:
         header: what they are of.
@@ -110,8 +112,8 @@ class AcceptanceRecords:
         accepted: uint8 [P], how many of the K drafts are accepted where all are verified, 0 .. K.
         starts: int64 [S + 1]; positions of sequence s are starts[s] .. starts[s + 1] - 1.
         source: uint8 [S], index into ``SOURCES``.
-        regime: uint8 [S], index into ``REGIMES``: at temperature 0, or sampled with noise that trimming does not
-            move, where a draft counts if it is the token drawn.
+        regime: uint8 [S], index into ``REGIMES``: at temperature 0, or sampled with noise that trimming does
+            not move, where a draft counts if it is the token drawn.
         contexts: int32 [S], KV length at the first position of each sequence; it grows by 1 a position.
 
     Raises:
@@ -135,8 +137,8 @@ class AcceptanceRecords:
         """Read what ``save`` wrote; ``BUNDLED`` when None.
 
         Raises:
-            RecordsError: the file is missing, damaged, of another version, or its content is not what its digest
-                was made of.
+            RecordsError: the file is missing, damaged, of another version, or its content is not what its
+                digest was made of.
         """
         path = BUNDLED if path is None else Path(path)
         arrays, document = read_arrays(path, ARRAYS)

@@ -36,7 +36,7 @@ class ReadingDrafter(SlotDrafter):
         limits, cache = executor.options.limits, executor.cache
         super().__init__(limits, cache.data.device)
         target, slots = executor.model, limits.max_requests
-        taps = _bound(block, target, cache.dtype)
+        taps = bind_block(block, target, cache.dtype)
         executor.read(taps if reads else ())
         self._block, self._attention = block, executor.attention
         if block.queries > limits.max_query_len:
@@ -114,7 +114,7 @@ class ReadingDrafter(SlotDrafter):
         return torch.where(row_slot < 0, self._behind, row_slot).long()
 
 
-def _bound(block: BlockDrafter, target: TargetModel, dtype: torch.dtype) -> tuple[int, ...]:
+def bind_block(block: BlockDrafter, target: TargetModel, dtype: torch.dtype) -> tuple[int, ...]:
     """Bind the drafter to the target and return what it reads of it."""
     geometry = target.geometry
     if not isinstance(target, TappedModel):
