@@ -9,7 +9,7 @@ import torch
 
 from adaverify_contracts import LayoutError, Limits
 from adaverify_engine.ops.recorded.launch import accept_recorded, gather_recorded
-from adaverify_engine.ops.recorded.layout import FORCED_SCORE, RecordRows, RecordSlots, RecordTables
+from adaverify_engine.ops.recorded.layout import RecordRows, RecordSlots, RecordTables
 from adaverify_engine.results import StepResults
 
 BACKENDS = ["torch", "triton"]
@@ -31,7 +31,7 @@ def slots_of(count, positions, width=3, seed=0):
         begin=torch.zeros(count, dtype=torch.int32),
         end=torch.full((count,), positions, dtype=torch.int32),
         kv_len=draw(40, count),
-        prefix=draw(4, count),
+        prefix=draw(2, count),
         block_table=draw(99, count, width),
         control=ints(3, 0),
     )
@@ -82,8 +82,8 @@ def test_a_row_is_what_the_record_says_at_its_cursor(backend):
     state.control.copy_(ints(2, 1))
     state.prefix.copy_(ints(0, 1))
     gather_recorded(ints(1, 0), tables, state, rows, backend=backend)
-    assert rows.scores[:2].tolist() == [[FORCED_SCORE, -FORCED_SCORE], [-FORCED_SCORE, -FORCED_SCORE]]
-    assert rows.scheduled[:2].tolist() == [2, 2]
+    assert rows.scores[:2].tolist() == [[2.0, 3.0], [0.5, -1.0]]
+    assert rows.scheduled[:2].tolist() == [1, 0]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -120,11 +120,13 @@ def test_a_request_moves_on_by_hand(backend, admitted, recorded, cursor, accepte
     assert state.kv_len.tolist() == [8 if moved > 32 else moved, 7]
 
 
+@pytest.mark.parametrize("forced", [0, 1])
 @pytest.mark.parametrize("drafts", [1, 7, 15])
 @pytest.mark.parametrize("width", [1, 5, 1025])
-def test_kernels_equal_references(drafts, width):
+def test_kernels_equal_references(drafts, width, forced):
     """Every field, padding in the middle included; rows past R and slots that do not run are not touched."""
     tables, state = tables_of(50, drafts), slots_of(6, 50, width)
+    state.control[1] = forced
     row_slot = ints(3, -1, 0, 5, -1)
     admitted = torch.where(row_slot >= 0, torch.randint(0, drafts + 1, (5,), dtype=torch.int32), 0)
     lens = torch.where(row_slot >= 0, admitted + 1, 0)

@@ -43,7 +43,7 @@ CHILD = textwrap.dedent(
         ),
         "gather recorded": (
             gather_recorded_kernel,
-            dict(FORCED=30.0, DRAFTS=7, WIDTH=2048, BLOCK_DRAFTS=8, BLOCK_WIDTH=1024),
+            dict(DRAFTS=7, WIDTH=2048, BLOCK_DRAFTS=8, BLOCK_WIDTH=1024),
             4,
         ),
         "accept recorded": (

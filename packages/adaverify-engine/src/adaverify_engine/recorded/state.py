@@ -49,11 +49,18 @@ class RecordedState:
             torch.from_numpy(np.ascontiguousarray(accepted, dtype=np.int32)).to(device),
         )
         count = limits.max_requests
-        made = [torch.zeros(count, dtype=torch.int32, device=device) for _ in range(5)]
+
+        def zeros(*shape: int) -> torch.Tensor:
+            return torch.zeros(shape, dtype=torch.int32, device=device)
+
         self.slots = RecordSlots(
-            *made,
-            block_table=torch.zeros((count, limits.table_width), dtype=torch.int32, device=device),
-            control=torch.zeros(2, dtype=torch.int32, device=device),
+            cursor=zeros(count),
+            begin=zeros(count),
+            end=zeros(count),
+            kv_len=zeros(count),
+            prefix=zeros(count),
+            block_table=zeros(count, limits.table_width),
+            control=zeros(2),
         )
 
     def reset(self, cursor: np.ndarray, begin: np.ndarray, end: np.ndarray) -> None:
@@ -76,12 +83,12 @@ class RecordedState:
         self.slots.kv_len.fill_(self.context)
 
     def control(self, scheduled: int, *, forced: bool = False) -> None:
-        """Enqueue how many drafts everyone schedules, and whether prefixes are forced."""
+        """Enqueue how many drafts everyone schedules; ``forced``, what ``force`` uploads says it instead."""
         values = torch.tensor([scheduled, int(forced)], dtype=torch.int32)
         self.slots.control.copy_(values, non_blocking=True)
 
     def force(self, prefix: np.ndarray) -> None:
-        """Enqueue the prefixes int [R] that the next forced step admits, by slot."""
+        """Enqueue the drafts int [R] that each slot schedules in the next forced step."""
         # From pageable memory: staged by the driver before this returns.
         values = torch.from_numpy(np.ascontiguousarray(prefix, dtype=np.int32))
         self.slots.prefix[: len(prefix)].copy_(values, non_blocking=True)

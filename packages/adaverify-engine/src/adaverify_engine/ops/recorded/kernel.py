@@ -20,7 +20,6 @@ def gather_recorded_kernel(
     row_scores,  # float32 [R, K]
     row_slots,  # int64 [R]
     row_tables,  # int32 [R, W]
-    FORCED: tl.constexpr,
     DRAFTS: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK_DRAFTS: tl.constexpr,
@@ -32,14 +31,13 @@ def gather_recorded_kernel(
     real = named >= 0
     slot = tl.maximum(named, 0).to(tl.int64)
     at = tl.load(cursor + slot).to(tl.int64)
-    tl.store(row_scheduled + row, tl.where(real, tl.load(control), -1))
+    count = tl.where(tl.load(control + 1) > 0, tl.load(prefix + slot), tl.load(control))
+    tl.store(row_scheduled + row, tl.where(real, count, -1))
     tl.store(row_kv_lens + row, tl.where(real, tl.load(kv_len + slot), 0))
     tl.store(row_slots + row, named.to(tl.int64))
     k = tl.arange(0, BLOCK_DRAFTS)
     inside = k < DRAFTS
     score = tl.load(scores + at * DRAFTS + k, mask=inside, other=0.0)
-    wanted = tl.where(k < tl.load(prefix + slot), FORCED, -FORCED)
-    score = tl.where(tl.load(control + 1) > 0, wanted, score)
     tl.store(row_scores + row.to(tl.int64) * DRAFTS + k, tl.where(real, score, 0.0), mask=inside)
     for first in tl.static_range(0, WIDTH, BLOCK_WIDTH):
         column = first + tl.arange(0, BLOCK_WIDTH)

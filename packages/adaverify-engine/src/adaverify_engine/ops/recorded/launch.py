@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from adaverify_engine.ops.launchable import block_of, require_backend, require_launchable
-from adaverify_engine.ops.recorded.layout import FORCED_SCORE, RecordRows, RecordSlots, RecordTables
+from adaverify_engine.ops.recorded.layout import RecordRows, RecordSlots, RecordTables
 from adaverify_engine.ops.recorded.reference import accept_recorded_reference, gather_recorded_reference
 from adaverify_engine.results import StepResults
 
@@ -51,7 +51,6 @@ def gather_recorded(
         rows.scores,
         rows.slots,
         rows.block_table,
-        FORCED=FORCED_SCORE,
         DRAFTS=drafts,
         WIDTH=width,
         BLOCK_DRAFTS=block_of(drafts, 1),

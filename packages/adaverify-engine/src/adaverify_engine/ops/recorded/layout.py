@@ -28,9 +28,9 @@ class RecordSlots:
         cursor: int32 [S], its output position, begin .. end - 1.
         begin: int32 [S]; end: int32 [S], the sequence that it replays over and over.
         kv_len: int32 [S], KV length before its next step.
-        prefix: int32 [S], the prefix that forced steps admit.
+        prefix: int32 [S], the drafts that each schedules in a forced step.
         block_table: int32 [S, W], page ids.
-        control: int32 [2]: drafts scheduled for everyone, and whether scores are forced.
+        control: int32 [2]: drafts that everyone schedules, and whether ``prefix`` says it instead.
     """
 
     cursor: torch.Tensor
@@ -57,7 +57,3 @@ class RecordRows:
     scores: torch.Tensor
     slots: torch.Tensor
     block_table: torch.Tensor
-
-
-FORCED_SCORE = 30.0
-"""Logit of a draft that a forced step admits; its negative is that of one it does not."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from adaverify_engine.ops.recorded.layout import FORCED_SCORE, RecordRows, RecordSlots, RecordTables
+from adaverify_engine.ops.recorded.layout import RecordRows, RecordSlots, RecordTables
 from adaverify_engine.results import StepResults
 
 
@@ -15,10 +15,8 @@ def gather_recorded_reference(
     count = len(row_slot)
     real = row_slot >= 0
     slot = row_slot.clamp(min=0).long()
-    scheduled, forced = state.control[0], state.control[1]
-    position = torch.arange(tables.scores.shape[1], device=row_slot.device)
-    wanted = torch.where(position < state.prefix[slot, None], FORCED_SCORE, -FORCED_SCORE)
-    scores = torch.where(forced > 0, wanted, tables.scores[state.cursor[slot].long()])
+    scheduled = torch.where(state.control[1] > 0, state.prefix[slot], state.control[0])
+    scores = tables.scores[state.cursor[slot].long()]
     rows.scheduled[:count] = torch.where(real, scheduled, -1)
     rows.kv_lens[:count] = torch.where(real, state.kv_len[slot], 0)
     rows.scores[:count] = torch.where(real[:, None], scores, 0.0)

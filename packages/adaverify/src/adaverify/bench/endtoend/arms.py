@@ -9,12 +9,13 @@ from typing import Protocol
 import numpy as np
 
 from adaverify.bench.endtoend.deck import Curve, Deck, at_budget
-from adaverify.bench.endtoend.oracle import best_budget, best_truth
+from adaverify.bench.endtoend.oracle import best_budget
 from adaverify.bench.endtoend.rounds import Seen
 from adaverify.bench.endtoend.text import Cursors
 from adaverify_contracts import BudgetReads, Plan, PolicyDescriptor, StepOutcome, StepState, WrongValueError
 from adaverify_contracts import Seen as ScoresSaw
 from adaverify_engine.recorded import Landed
+from adaverify_replay.simulate import best_admitted
 from adaverify_verification import DRAFTER, CostModel, ManagerOptions, RatioPolicy, VerificationManager
 
 
@@ -23,10 +24,12 @@ class Chooser(Protocol):
 
     Attributes:
         scheduled: drafts that everyone schedules; forced: whether prefixes decide what is admitted.
+        fresh: whether the manager is to know nothing of a round's requests when it begins.
     """
 
     scheduled: int
     forced: bool
+    fresh: bool
 
     def begin(self, starts: np.ndarray) -> None:
         """Begin a round at ``starts``."""
@@ -44,14 +47,14 @@ class Chooser(Protocol):
 class Adaptive:
     """The system itself; with ``budget`` it plans as ever, and then that budget runs."""
 
-    forced = False
+    forced, fresh = False, True
 
     def __init__(self, deck: Deck, budget: int | None = None) -> None:
         self.scheduled = deck.limits.draft_tokens
         self._verifier, self._budget = deck.verifier, budget
 
     def begin(self, starts: np.ndarray) -> None:
-        """Nothing: a round's requests are new to the manager by their generation."""
+        """Nothing: a round's requests are new to the manager."""
 
     def plan(self, state: StepState) -> tuple[Plan, np.ndarray | None]:
         """Ask the verifier."""
@@ -69,7 +72,7 @@ class Fixed:
     With ``budget`` that many of them run, ranked by confidence.
     """
 
-    forced = False
+    forced, fresh = False, False
 
     def __init__(self, deck: Deck, drafts: int, budget: int | None = None) -> None:
         self.scheduled = drafts
@@ -99,7 +102,7 @@ class Oracle:
             budget only.
     """
 
-    forced = True
+    forced, fresh = True, False
 
     def __init__(self, deck: Deck, curve: Curve, *, ranked: bool) -> None:
         self.scheduled = deck.limits.draft_tokens
@@ -117,7 +120,8 @@ class Oracle:
         if self._ranked:
             budget, prefix = best_budget(cursors.scores, cursors.truth, curve.tiers, curve.seconds)
         else:
-            budget, prefix = best_truth(cursors.truth, curve.tiers, curve.seconds)
+            prefix = best_admitted(cursors.truth, curve.price)
+            budget = int(prefix.sum())
         cursors.advance(prefix)
         return at_budget(self._manager.plan(state), budget, self._deck.verifier.tiers), prefix
 
@@ -168,7 +172,7 @@ class OurSteps:
 
     def open(self, starts: np.ndarray) -> None:
         """Begin a round."""
-        self._deck.open_round(starts)
+        self._deck.open_round(starts, fresh=self._chooser.fresh)
         self._deck.state.control(self._chooser.scheduled, forced=self._chooser.forced)
         self._chooser.begin(starts)
 

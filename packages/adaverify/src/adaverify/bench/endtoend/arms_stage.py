@@ -17,8 +17,10 @@ from adaverify.bench.timing import sample
 
 SECONDS = {"cuda": 0.5, "cpu": 0.02}
 LEAST = {"cuda": 16, "cpu": 4}
-# Adaptive steps before the first round: the guard and the refreshed prices have settled then.
-WARM_STEPS = {"cuda": 40, "cpu": 6}
+# Adaptive steps before the first round, fewest and most: guard, prices and signal have settled then. The
+# signal counts labels, so few requests take more steps.
+WARM_LABELS = {"cuda": 1024, "cpu": 32}
+WARM_STEPS = {"cuda": (64, 256), "cpu": (4, 8)}
 
 Tell = Callable[[str], None]
 
@@ -48,7 +50,9 @@ def measure_arms(deck: Deck, graphs: BodyGraphs, measured: dict[str, Any], tell:
     for name, steps in arms.items():
         check_arm(name, steps, ground.text, ground.text.starts(requests, 0))
     tell(f"{len(arms)} arms accept what the records say")
-    run_round(arms["adaptive"], ground.text.starts(requests, 0), least=WARM_STEPS[ground.kind])
+    fewest, most = WARM_STEPS[ground.kind]
+    warm = max(fewest, min(most, WARM_LABELS[ground.kind] // requests))
+    run_round(arms["adaptive"], ground.text.starts(requests, ground.options.repeat), least=warm)
     tokens = round_tokens(deck, curve)
     rounds: dict[str, list[Round]] = {name: [] for name in arms}
     names = list(arms)

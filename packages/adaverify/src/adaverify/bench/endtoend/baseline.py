@@ -248,8 +248,7 @@ class BaselineSteps:
         rows = np.stack([self._known[name] for name in self._names])
         ranked = -np.sort(-np.cumprod(rows, axis=1).ravel())
         tokens = self._requests + np.concatenate([[0.0], np.cumsum(ranked)])
-        place = np.searchsorted(curve.tiers, self._requests + np.arange(len(tokens)))
-        return int(np.argmax(tokens / curve.seconds[place]))
+        return int(np.argmax(tokens / curve.price(self._requests + np.arange(len(tokens)))))
 
     def _advance(self, cursor: torch.Tensor, accepted: torch.Tensor, kv: torch.Tensor) -> None:
         state = self._deck.state

@@ -62,6 +62,11 @@ class Curve:
     tiers: np.ndarray
     seconds: np.ndarray
 
+    def price(self, tokens: np.ndarray) -> np.ndarray:
+        """Return seconds, float64, of steps of ``tokens`` query tokens before padding."""
+        found: np.ndarray = self.seconds[np.searchsorted(self.tiers, tokens)]
+        return found
+
 
 class Deck:
     """Captures whole recorded steps of ``requests`` requests.
@@ -131,12 +136,19 @@ class Deck:
         tiers = np.array(self.tiers, dtype=np.int64)
         return Curve(tiers, model.executed_seconds(tiers, self.requests, float(self.context)))
 
-    def open_round(self, starts: np.ndarray) -> None:
-        """Stand everybody at ``starts`` int64 [R]; nothing is known of these requests."""
+    def open_round(self, starts: np.ndarray, *, fresh: bool = False) -> None:
+        """Stand everybody at ``starts`` int64 [R].
+
+        Args:
+            starts: first positions.
+            fresh: whether these are new requests to the manager. It knows nothing of them then, neither the
+                confidences of the arm before nor those of its own last round.
+        """
         size = len(self.ground.text.accepted)
         zeros = np.zeros(self.requests, dtype=np.int64)
         self.state.reset(starts, zeros, zeros + size)
-        self._generations = self._generations + 1
+        if fresh:
+            self._generations = self._generations + 1
 
     def next_state(self, scheduled: int) -> StepState:
         """Return the next step: everybody decodes with ``scheduled`` drafts."""

@@ -23,7 +23,6 @@ REQUESTS = {"cuda": (1, 4, 16, 64, 128, 256), "cpu": (1, 4)}
 CONTEXT = {"cuda": 2048, "cpu": 48}
 # Room behind the context: a round's requests go back to it when they have used it up.
 SPAN = {"cuda": 512, "cpu": 64}
-SIGNAL = "drafter"
 
 
 @dataclass(slots=True)
@@ -66,7 +65,7 @@ class Ground:
         return Limits(requests, self.text.drafts, length, page, compress_ratio=ratio)
 
     def settings_for(self, limits: Limits, wanted: tuple[int, ...], level: str | None) -> Settings:
-        """Return settings that capture ``wanted`` and read the records' confidences as they are.
+        """Return settings that capture ``wanted``.
 
         The ladder always holds the multiples of K + 1 as far as the number of graphs allows, so a short
         ladder gets room for both.
@@ -75,8 +74,7 @@ class Ground:
         both = multiples | set(wanted)
         most = len(both) if len(both) <= len(wanted) + limits.max_query_len else len(wanted)
         graphs = self.settings.graphs.model_copy(update={"max_graphs": most, "mode": level})
-        planner = self.settings.planner.model_copy(update={"signal": SIGNAL})
-        return replace(self.settings, graphs=graphs, planner=planner)
+        return replace(self.settings, graphs=graphs)
 
     def body(self, requests: int | None = None, context: int | None = None) -> sources.MadeBody:
         """Return the model with caches for ``requests`` of ``context``; made once for each such size.
@@ -106,7 +104,7 @@ class Ground:
             "model": self.model.as_dict(),
             "records": dict(self.text.source),
             "context": self.context,
-            "signal": SIGNAL,
+            "signal": self.settings.planner.signal,
         }
 
     def fingerprint(self, ladder: tuple[int, ...]) -> Fingerprint:

@@ -1,42 +1,10 @@
-"""Budgets of somebody who knows what will be accepted: bounds for every policy."""
+"""The budget of somebody who knows what will be accepted, spent as every policy spends it."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from adaverify_verification.quantise import scores as survivals
-
-
-def truth_prefix(truth: np.ndarray, budget: int) -> np.ndarray:
-    """Return int64 [R], the first ``budget`` accepted drafts by (position, request).
-
-    Args:
-        truth: int64 [R], drafts that would be accepted; ``budget`` is at most their sum.
-        budget: drafts to admit.
-    """
-    deepest = int(truth.max(initial=0))
-    sizes = np.array([int((truth > k).sum()) for k in range(deepest)], dtype=np.int64)
-    level = int(np.searchsorted(np.cumsum(sizes), budget, side="right"))
-    prefix: np.ndarray = np.minimum(truth, level)
-    rest = budget - int(prefix.sum())
-    if rest > 0:
-        prefix = prefix.copy()
-        prefix[np.flatnonzero(truth > level)[:rest]] += 1
-    return prefix
-
-
-def best_truth(truth: np.ndarray, tiers: np.ndarray, seconds: np.ndarray) -> tuple[int, np.ndarray]:
-    """Return the budget and prefixes int64 [R] that emit most a second; no draft that fails is verified.
-
-    Args:
-        truth: int64 [R].
-        tiers: int64, rising, each at least R; seconds: float64, step time of each.
-    """
-    requests, total = len(truth), int(truth.sum())
-    budgets = np.minimum(tiers - requests, total)
-    best = int(np.argmax((requests + budgets) / seconds))
-    budget = int(budgets[best])
-    return budget, truth_prefix(truth, budget)
 
 
 def best_budget(

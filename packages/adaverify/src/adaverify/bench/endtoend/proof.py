@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch.autograd import DeviceType  # type: ignore[attr-defined]
 
 from adaverify.bench.endtoend.arms import Adaptive, OurSteps
 from adaverify.bench.endtoend.deck import Deck
@@ -56,7 +57,7 @@ def prove_steps(deck: Deck) -> dict[str, Any] | None:
     spans = sorted(
         (float(event.time_range.start), float(event.time_range.end))
         for event in profile.events() or ()
-        if event.device_type == torch.autograd.DeviceType.CUDA
+        if event.device_type == DeviceType.CUDA
     )
     return {
         "steps": STEPS,

@@ -13,8 +13,8 @@ from adaverify.bench.endtoend.text import Cursors, Text
 from adaverify_contracts import WrongValueError
 from adaverify_engine.pipeline import AHEAD
 
-SETTLE = 3
-"""Steps of a round that fill the pipeline before counting begins."""
+SETTLE = 4
+"""Steps of a round before counting begins: they fill the pipeline, and their budgets read nothing yet."""
 CHECKED = 12
 """Steps of every arm that are compared with the records before anything is timed."""
 _REMEDY = "report it with this command; no time was taken"

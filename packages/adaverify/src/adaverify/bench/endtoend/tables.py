@@ -51,8 +51,8 @@ def result_of(store: Store, ground: Ground) -> BenchmarkResult:
         rows=tuple(tuple(_cell(row, name) for name, _, _ in _NAMES) for row in rows),
         checks=(
             (
-                "every arm, before it was timed: accepted drafts are min(admitted, recorded) for each request, "
-                "as many are verified as planned, and the device stands where the host follows it to"
+                "every arm, before it was timed: accepted drafts are min(admitted, recorded) for each "
+                "request, as many are verified as planned, and the device stands where the host follows it to"
             ),
             "forced steps, the oracles', admit exactly what they were told, in every step",
         ),
@@ -67,7 +67,7 @@ def result_of(store: Store, ground: Ground) -> BenchmarkResult:
             "shares, ratio: the published arrangement's step time over ours at the same budget",
             "shares, beside_model_us: a step less the model alone, captured at the same size and replayed",
             "drafting is recorded and costs nothing in any arm",
-            "oracle-budget ranks by confidence, oracle verifies what is accepted alone; both know the outcome",
+            "both oracles know the outcome: oracle-budget ranks by raw confidence, oracle wastes nothing",
         ),
         facts=store.as_dict(),
     )
