@@ -249,9 +249,10 @@ def test_rows_go_to_their_experts_and_come_back(draw, moe, dtype):
         assert len(set(sent.places[here].tolist())) == int(here.sum())
         rows = sent.rows.clone()
         rows[int(sent.ends[-1]) :] = NAN
-        joined[backend] = *join_residual(
-            residual, added, rows, sent.places, sent.weights, backend=backend
-        ), sent.weights
+        joined[backend] = (
+            *join_residual(residual, added, rows, sent.places, sent.weights, backend=backend),
+            sent.weights,
+        )
     for got, want in zip(joined["triton"], joined["torch"], strict=True):
         close(got, want, dtype)
     close(joined["torch"][2].sum(1), torch.ones(tokens, device=moe.device))

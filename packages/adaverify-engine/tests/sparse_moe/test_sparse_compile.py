@@ -12,7 +12,17 @@ import pytest
 
 SOON = [["cuda", 90, 32]]
 TARGETS = [*SOON, pytest.param(["cuda", 100, 32], marks=pytest.mark.slow)]
-KERNELS = ["place", "store", "queries", "attend", "attend-split", "attend-all", "combine", "route", "dispatch"]
+KERNELS = [
+    "place",
+    "store",
+    "queries",
+    "attend",
+    "attend-split",
+    "attend-all",
+    "combine",
+    "route",
+    "dispatch",
+]
 KERNELS += ["gated", "join", "join-routed"]
 
 # A process of its own, since in this one the interpreter may stand in for the compiler.

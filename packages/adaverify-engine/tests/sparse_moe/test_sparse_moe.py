@@ -146,7 +146,14 @@ def test_requests_longer_than_the_limits_are_not_opened(moe, model):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("layers", 0), ("latent", 48), ("rope", 8), ("local_experts", 17), ("active_experts", 17), ("hidden", 60)],
+    [
+        ("layers", 0),
+        ("latent", 48),
+        ("rope", 8),
+        ("local_experts", 17),
+        ("active_experts", 17),
+        ("hidden", 60),
+    ],
 )
 def test_sizes_out_of_range_are_refused_by_name(moe, name, value):
     with pytest.raises(EngineError, match=name):
