@@ -165,7 +165,7 @@ def test_queries_are_rotated_in_place_and_quantised(draw, moe, dtype, heads, ind
 @pytest.mark.parametrize("programs", [1, 128])
 def test_attention_reads_the_selected_entries(draw, moe, step, dtype, listed, programs):
     """One split and several; short contexts, long ones, none; NaN wherever nobody may look."""
-    staged, kv_lens, table = one = step(lens=(97, 40, 198) if listed else (97, 40, 6))
+    staged, _, table = one = step(lens=(97, 40, 198) if listed else (97, 40, 6))
     selected = 32 if listed else 64
     places = placed(one)
     request, tokens = staged.assignment.token_request, len(places.cell)

@@ -49,7 +49,7 @@ def test_eight_tokens_at_once_equal_eight_steps_of_one(moe, model):
 
 
 def test_an_entry_completed_in_the_step_reaches_later_tokens_only(moe, model):
-    """Token 7 completes entry 1 of a short request; with another entry there, tokens before it do not change."""
+    """Another token at position 3 changes entry 0, which it completes: tokens before it do not see it."""
     before = moe.run(model, [8, 0, 0], [0, 0, 0])
     embedding = model._weights.embedding
     staged = moe.stage(model.limits, [8, 0, 0], [0, 0, 0], model.caches.block_table)

@@ -189,7 +189,7 @@ class SparseMoe:
             picked = torch.topk(scores, sizes.selected, dim=1, sorted=False).indices
         width = sizes.heads * sizes.key
         attended = self._attend(
-            wide[:, :width].unflatten(1, (sizes.heads, sizes.key)),
+            wide[:, :width].view(len(wide), sizes.heads, sizes.key),
             own,
             latents,
             picked,
