@@ -16,6 +16,8 @@ from adaverify_engine.sparse_moe.ops.shape_queries.launch import shape_queries
 from adaverify_engine.sparse_moe.ops.store_entries.launch import store_entries
 from adaverify_metadata import unpack_pages
 
+# Triton's interpreter turns loop bounds into integers in a way that NumPy deprecates.
+pytestmark = pytest.mark.filterwarnings("ignore:Conversion of an array with ndim:DeprecationWarning")
 NAN = float("nan")
 CLOSE = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -24,6 +26,21 @@ DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=s
 def close(left, right, dtype=torch.float32):
     bound = CLOSE[dtype]
     torch.testing.assert_close(left.float(), right.float(), rtol=bound, atol=bound)
+
+
+def same_codes(got, want):
+    """Compare e4m3 values: equal, or neighbours where a value lies on a boundary.
+
+    Triton's interpreter loses the carry of a mantissa that rounds up to the next power of two: such a value
+    comes out half as large, for one in fifty. A GPU has no such excuse.
+    """
+    halved = (got * 2 - want).abs() <= 1e-6 * want.abs()
+    halved &= want != 0
+    most = 0.0 if got.is_cuda else 0.04
+    assert float(halved.float().sum()) <= most * float((want != 0).sum())
+    near = (got - want).abs() <= 0.13 * want.abs() + 1e-6
+    assert bool((near | halved).all())
+    assert float((got == want).float().mean()) > 0.94
 
 
 @pytest.fixture
@@ -94,11 +111,11 @@ def test_entries_are_normed_rotated_quantised_and_stored(draw, step, dtype):
             rank=rank, latent=latent, index_dim=dim, backend=backend,
         )  # fmt: skip
         codes, scales = unpack_pages(index, torch.arange(pages, device=mixed.device))
-        found[backend] = base, own, latents, codes * scales[..., None]
+        found[backend] = base, own, latents, codes, scales
     for got, want in zip(found["triton"][:3], found["torch"][:3], strict=True):
         close(got, want, dtype)
-    # One step of e4m3 where a value lies on a boundary.
-    torch.testing.assert_close(found["triton"][3], found["torch"][3], rtol=0.13, atol=1e-2)
+    same_codes(found["triton"][3], found["torch"][3])
+    close(found["triton"][4], found["torch"][4])
     cells = places.cell[places.cell >= 0]
     stored = found["triton"][2].any(1).nonzero().flatten()
     assert sorted(stored.tolist()) == sorted(cells.tolist())
@@ -139,11 +156,8 @@ def test_queries_are_rotated_in_place_and_quantised(draw, moe, dtype, heads, ind
         found[backend] = own, codes.float(), weights
     assert torch.equal(found["triton"][0][:, heads * key :], wide[:, heads * key :])
     close(found["triton"][0], found["torch"][0], dtype)
-    torch.testing.assert_close(found["triton"][1], found["torch"][1], rtol=0.13, atol=2.0)
+    same_codes(found["triton"][1], found["torch"][1])
     close(found["triton"][2], found["torch"][2])
-    # Codes times scale are the rotated query: the weight carries scale, gate and (I D)^-1/2.
-    exact = (found["triton"][1][1:2, :, :16] - found["torch"][1][1:2, :, :16]).abs() > 0
-    assert float(exact.float().mean()) < 0.05
 
 
 @DTYPES
@@ -151,7 +165,7 @@ def test_queries_are_rotated_in_place_and_quantised(draw, moe, dtype, heads, ind
 @pytest.mark.parametrize("programs", [1, 128])
 def test_attention_reads_the_selected_entries(draw, moe, step, dtype, listed, programs):
     """One split and several; short contexts, long ones, none; NaN wherever nobody may look."""
-    staged, kv_lens, table = one = step(lens=(97, 40, 198) if listed else (97, 40, 6))
+    staged, _, table = one = step(lens=(97, 40, 198) if listed else (97, 40, 6))
     selected = 32 if listed else 64
     places = placed(one)
     request, tokens = staged.assignment.token_request, len(places.cell)
@@ -235,9 +249,10 @@ def test_rows_go_to_their_experts_and_come_back(draw, moe, dtype):
         assert len(set(sent.places[here].tolist())) == int(here.sum())
         rows = sent.rows.clone()
         rows[int(sent.ends[-1]) :] = NAN
-        joined[backend] = *join_residual(
-            residual, added, rows, sent.places, sent.weights, backend=backend
-        ), sent.weights
+        joined[backend] = (
+            *join_residual(residual, added, rows, sent.places, sent.weights, backend=backend),
+            sent.weights,
+        )
     for got, want in zip(joined["triton"], joined["torch"], strict=True):
         close(got, want, dtype)
     close(joined["torch"][2].sum(1), torch.ones(tokens, device=moe.device))

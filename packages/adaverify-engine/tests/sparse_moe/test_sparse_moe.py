@@ -49,7 +49,7 @@ def test_eight_tokens_at_once_equal_eight_steps_of_one(moe, model):
 
 
 def test_an_entry_completed_in_the_step_reaches_later_tokens_only(moe, model):
-    """Token 7 completes entry 1 of a short request; with another entry there, tokens before it do not change."""
+    """Another token at position 3 changes entry 0, which it completes: tokens before it do not see it."""
     before = moe.run(model, [8, 0, 0], [0, 0, 0])
     embedding = model._weights.embedding
     staged = moe.stage(model.limits, [8, 0, 0], [0, 0, 0], model.caches.block_table)
@@ -146,7 +146,14 @@ def test_requests_longer_than_the_limits_are_not_opened(moe, model):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("layers", 0), ("latent", 48), ("rope", 8), ("local_experts", 17), ("active_experts", 17), ("hidden", 60)],
+    [
+        ("layers", 0),
+        ("latent", 48),
+        ("rope", 8),
+        ("local_experts", 17),
+        ("active_experts", 17),
+        ("hidden", 60),
+    ],
 )
 def test_sizes_out_of_range_are_refused_by_name(moe, name, value):
     with pytest.raises(EngineError, match=name):

@@ -219,7 +219,7 @@ class EngineSettings(_Section):
 class SparseMoeSettings(_Section):
     """Sizes of the sparse mixture-of-experts decoder of ``adaverify bench endtoend``.
 
-    Unset sizes are those of ``adaverify_engine.sparse_moe.SparseMoeSizes``, which checks all of them together.
+    Unset sizes are those of ``adaverify_engine.sparse_moe.SparseMoeSizes``, which checks all together.
     """
 
     model_config = SettingsConfigDict(env_prefix="ADAVERIFY_SPARSE_MOE_")

@@ -18,7 +18,8 @@ class SparseCaches:
 
     Attributes:
         latents: [layers, pages x P, latent + rope].
-        index: uint8 [layers, pages, P, 1, index_dim + 4], pages as ``adaverify_metadata.pack_pages`` has them.
+        index: uint8 [layers, pages, P, 1, index_dim + 4], pages as
+            ``adaverify_metadata.pack_pages`` has them.
         block_table: int32 [max_requests, W]; each request slot has pages of its own, in shuffled order.
 
     Args:

@@ -83,9 +83,7 @@ class SparseMoe:
         self._listed = entries > sizes.selected
         self._width = min(-(-entries // _DENSE_WIDTH) * _DENSE_WIDTH, limits.table_width * page)
         self._cosine, self._sine = rotation_tables(limits.max_kv_len, sizes.rope, self.device)
-        self._counts = torch.zeros(
-            (sizes.layers, sizes.local_experts), dtype=torch.int32, device=self.device
-        )
+        self._counts = torch.zeros((sizes.layers, sizes.local_experts), dtype=torch.int32, device=self.device)
         self.caches = SparseCaches(sizes, limits, self.dtype, self.device)
         self._weights = draw_weights(sizes, self.device, self.dtype, seed)
 
@@ -191,7 +189,7 @@ class SparseMoe:
             picked = torch.topk(scores, sizes.selected, dim=1, sorted=False).indices
         width = sizes.heads * sizes.key
         attended = self._attend(
-            wide[:, :width].unflatten(1, (sizes.heads, sizes.key)),
+            wide[:, :width].view(len(wide), sizes.heads, sizes.key),
             own,
             latents,
             picked,

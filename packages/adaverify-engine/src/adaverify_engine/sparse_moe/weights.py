@@ -77,7 +77,9 @@ def draw_weights(sizes: SparseMoeSizes, device: torch.device, dtype: torch.dtype
         # Embedded tokens have magnitude 1, as every normed vector has.
         embedding = torch.empty((sizes.vocabulary, sizes.hidden), dtype=dtype, device=device)
         embedding.normal_(0.0, 1.0, generator=made)
-        return Weights(embedding, tuple(layer() for _ in range(sizes.layers)), draw(sizes.vocabulary, sizes.hidden))
+        return Weights(
+            embedding, tuple(layer() for _ in range(sizes.layers)), draw(sizes.vocabulary, sizes.hidden)
+        )
     except (RuntimeError, MemoryError) as error:
         raise EngineError(
             "the weights of the sparse decoder do not fit the memory",

@@ -34,7 +34,7 @@ def rotated(values: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> t
         sine: alike.
     """
     half = cosine.shape[-1]
-    plain, left, right = values.float().split([values.shape[-1] - 2 * half, half, half], dim=-1)
+    plain, left, right = torch.split(values.float(), [values.shape[-1] - 2 * half, half, half], dim=-1)
     return torch.cat((plain, left * cosine - right * sine, left * sine + right * cosine), dim=-1)
 
 

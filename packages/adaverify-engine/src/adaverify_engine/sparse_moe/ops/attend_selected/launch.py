@@ -229,7 +229,7 @@ class AttendSelected:
                     "latents": (tuple(latents.shape), str(latents.dtype)),
                     "picked": None if picked is None else tuple(picked.shape),
                 },
-                allowed=f"at most {self._max_tokens} tokens of {self._heads} heads x {key}, one dtype, entries "
-                f"{key} wide, {self._selected} picked",
+                allowed=f"at most {self._max_tokens} tokens of {self._heads} heads x {key}, one dtype, "
+                f"entries {key} wide, {self._selected} picked",
                 remedy="make AttendSelected from the sizes of the decoder",
             )

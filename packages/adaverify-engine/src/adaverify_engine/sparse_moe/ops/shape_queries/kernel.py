@@ -59,10 +59,11 @@ def shape_queries_kernel(
         gate = tl.load(gates + token * gates_stride + head, mask=there, other=0.0).to(tl.float32)
         tl.store(weights + token * INDEX_HEADS + head, gate * scale * factor, mask=there)
     else:
-        head = (block - INDEX_BLOCKS) * GROUP + tl.arange(0, GROUP)
-        there = (head < HEADS)[:, None] & (half >= 0)[None, :]
-        tail = row + head[:, None] * KEY + (KEY - ROPE) + half[None, :]
-        left = tl.load(tail, mask=there, other=0.0).to(tl.float32)
-        right = tl.load(tail + HALF, mask=there, other=0.0).to(tl.float32)
-        tl.store(tail, (left * cos - right * sin).to(wide.dtype.element_ty), mask=there)
-        tl.store(tail + HALF, (left * sin + right * cos).to(wide.dtype.element_ty), mask=there)
+        # Names of its own: a name that both branches bind must have one shape.
+        line = (block - INDEX_BLOCKS) * GROUP + tl.arange(0, GROUP)
+        served = (line < HEADS)[:, None] & (half >= 0)[None, :]
+        tail = row + line[:, None] * KEY + (KEY - ROPE) + half[None, :]
+        one = tl.load(tail, mask=served, other=0.0).to(tl.float32)
+        other = tl.load(tail + HALF, mask=served, other=0.0).to(tl.float32)
+        tl.store(tail, (one * cos - other * sin).to(wide.dtype.element_ty), mask=served)
+        tl.store(tail + HALF, (one * sin + other * cos).to(wide.dtype.element_ty), mask=served)

@@ -23,8 +23,8 @@ def shape_queries_reference(
     index_heads = gates.shape[1]
     width = wide.shape[1] - index_heads * index_dim
     cosine, sine = cosine[:, None], sine[:, None]
-    attention = wide[:, :width].unflatten(1, (heads, width // heads))
+    attention = wide[:, :width].view(len(wide), heads, width // heads)
     attention.copy_(rotated(attention, cosine, sine))
-    index = wide[:, width:].unflatten(1, (index_heads, index_dim))
+    index = wide[:, width:].view(len(wide), index_heads, index_dim)
     codes, scale = quantised(rotated(index, cosine, sine))
     return codes, gates.float() * scale * (index_heads * index_dim) ** -0.5

@@ -25,9 +25,8 @@ def store_entries_reference(
     Tokens that complete nothing write to the first cell of page 0, the null page, what stands there.
     """
     rank, rope = base.shape[1], 2 * cosine.shape[1]
-    query, value, tail, key, _ = mixed.split(
-        [rank, latent, rope, index_dim, mixed.shape[1] - rank - latent - rope - index_dim], dim=1
-    )
+    rest = mixed.shape[1] - rank - latent - rope - index_dim
+    query, value, tail, key, _ = torch.split(mixed, [rank, latent, rope, index_dim, rest], dim=1)
     base.copy_(normed(query))
     own.copy_(torch.cat((normed(value), rotated(tail, cosine, sine)), dim=1))
     codes, scale = quantised(rotated(normed(key), cosine, sine))
@@ -37,7 +36,7 @@ def store_entries_reference(
     page, wide = index.shape[1], index.shape[3]
     flat = index.view(len(index), page * wide)
     place = cells // page, cells % page
-    all_codes = flat[:, : page * index_dim].unflatten(1, (page, index_dim))
+    all_codes = flat[:, : page * index_dim].view(len(flat), page, index_dim)
     all_codes[place] = torch.where(store[:, None], codes.view(torch.uint8), all_codes[0, 0])
     scales = flat[:, page * index_dim :].view(torch.float32)
     scales[place] = torch.where(store, scale, scales[0, 0])
