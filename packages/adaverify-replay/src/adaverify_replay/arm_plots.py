@@ -9,6 +9,8 @@ from typing import Any
 
 from adaverify_replay.plots import new_figure, save_figure
 
+_COLORS = ("none", "baseline-adaptive", "oracle-budget", "adaptive", "oracle", "baseline-fixed")
+
 Arms = Mapping[int, Mapping[str, Mapping[str, Any]]]
 """Figures of each arm, by number of requests, then by name of the arm."""
 
@@ -22,7 +24,7 @@ def plot_arms(arms: Arms, path: str | os.PathLike[str]) -> Path:
     Raises:
         AdaverifyError: matplotlib is not installed, or the suffix is none of ``SUFFIXES``.
     """
-    figure = new_figure((11, 5))
+    figure = new_figure((12, 5))
     rate, latency = figure.subplots(1, 2)
     full = max((name for name in _names(arms) if name.startswith("fixed-")), default="")
     for number, name in enumerate(_names(arms)):
@@ -46,7 +48,7 @@ def plot_arms(arms: Arms, path: str | os.PathLike[str]) -> Path:
     latency.set_yscale("log")
     for axes in (rate, latency):
         _over_requests(axes, list(arms))
-    rate.legend(fontsize="x-small", ncols=2)
+    figure.legend(*rate.get_legend_handles_labels(), loc="outside right upper", fontsize="small")
     return save_figure(figure, path)
 
 
@@ -58,7 +60,7 @@ def plot_planning(arms: Arms, path: str | os.PathLike[str]) -> Path:
     Raises:
         AdaverifyError: matplotlib is not installed, or the suffix is none of ``SUFFIXES``.
     """
-    figure = new_figure((12, 4.5))
+    figure = new_figure((14, 4.5))
     panels = figure.subplots(1, 3)
     for number, name in enumerate(_names(arms)):
         style = _style(name, number)
@@ -75,7 +77,7 @@ def plot_planning(arms: Arms, path: str | os.PathLike[str]) -> Path:
     for axes, word in zip(panels, words, strict=True):
         axes.set_ylabel(word)
         _over_requests(axes, list(arms))
-    panels[0].legend(fontsize="x-small")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", fontsize="small")
     return save_figure(figure, path)
 
 
@@ -143,8 +145,9 @@ def _style(name: str, number: int) -> dict[str, Any]:
     """Return how a line looks: fixed arms stay in the background."""
     if name.startswith("fixed-"):
         return {"color": str(0.85 - 0.08 * int(name.rsplit("-", 1)[1])), "linewidth": 1}
-    dashed = "--" if name.startswith("baseline") else ":" if name.startswith("oracle") else "-"
-    return {"color": f"C{number % 10}", "linestyle": dashed, "linewidth": 1.8, "marker": "o", "markersize": 3}
+    place = _COLORS.index(name) if name in _COLORS else 6 + number
+    line = "--" if name.startswith("baseline") else ":" if name.startswith("oracle") else "-"
+    return {"color": f"C{place % 10}", "linestyle": line, "linewidth": 1.8, "marker": "o", "markersize": 3}
 
 
 def _over_requests(axes: Any, requests: Sequence[int]) -> None:
