@@ -15,7 +15,7 @@ from adaverify_contracts import ModelDescriptor, hookimpl
 from adaverify_engine import profiling
 from adaverify_runtime import load_plugins
 from adaverify_testing import InlineDistribution, InlineEntryPoint, tiny_model
-from adaverify_verification import contention
+from adaverify_verification import CostTable, Fingerprint, contention
 
 BUILT_INS = ("capability", "engine", "graphs", "reference", "verification")
 
@@ -150,3 +150,17 @@ def run_tiny(invoke, prompts):
         return invoke("run", *small, "--dtype", "float32", "--draft-tokens", 3, *arguments)
 
     return run
+
+
+@pytest.fixture
+def priced_file(tmp_path):
+    """A file of made-up prices: 1 ms and 0.2 ms a query token, up to 16 requests and 128 tokens."""
+    points = [
+        (tokens, requests, context, 1e-3 + 2e-4 * tokens)
+        for tokens in (1, 2, 4, 8, 16, 32, 64, 128)
+        for requests in (1, 16)
+        for context in (16, 256)
+    ]
+    path = tmp_path / "prices.json"
+    CostTable.from_points(Fingerprint.from_mapping({"ladder": (8, 16, 32, 64)}), points).save(path)
+    return path

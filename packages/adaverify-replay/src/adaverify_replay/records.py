@@ -87,7 +87,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
     "source": (Mapping,),
 }
 # Name of each array with its dtype, in the order of the digest.
-ARRAYS = {
+ARRAYS: dict[str, np.dtype[Any]] = {
     "scores": np.dtype(np.float16),
     "accepted": np.dtype(np.uint8),
     "starts": np.dtype(np.int64),

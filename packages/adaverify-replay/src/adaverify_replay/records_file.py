@@ -30,11 +30,12 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], document: Mapping
         RecordsError: it cannot be written.
     """
     text = json.dumps(document, sort_keys=True, allow_nan=False).encode()
+    named: dict[str, Any] = {HEADER: np.frombuffer(text, np.uint8), **arrays}
     # Not mkstemp: its mode 600 would hide the file from whoever else shares the folder.
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         with part.open("xb") as stream:
-            np.savez_compressed(stream, **{HEADER: np.frombuffer(text, np.uint8)}, **dict(arrays))
+            np.savez_compressed(stream, **named)
             stream.flush()
             os.fsync(stream.fileno())
         part.replace(path)

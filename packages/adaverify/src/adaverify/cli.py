@@ -13,8 +13,10 @@ from adaverify.commands.calibrate import calibrate
 from adaverify.commands.doctor import doctor
 from adaverify.commands.plugins import plugins
 from adaverify.commands.profile import profile
+from adaverify.commands.record import record
 from adaverify.commands.report import report
 from adaverify.commands.run import run
+from adaverify.commands.simulate import simulate
 from adaverify.console import EXIT_CODES, run_process, say
 from adaverify.usage import VisibleGroup
 
@@ -26,7 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (run, doctor, profile, calibrate, audit, bench, report):
+for command in (run, doctor, profile, calibrate, audit, bench, record, simulate, report):
     app.command(epilog=EXIT_CODES)(command)
 app.add_typer(plugins, name="plugins")
 

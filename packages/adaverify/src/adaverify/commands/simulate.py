@@ -1,0 +1,225 @@
+"""``adaverify simulate``: what each way to choose budgets would do, on recorded truth and measured times."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from adaverify.console import emit_json, note, out, progress, reports_errors, say, table
+from adaverify.course import Course
+from adaverify.options import Calibration, Json
+from adaverify.session import discover
+from adaverify.usage import path
+from adaverify_contracts import CostTableError
+from adaverify_replay import BUNDLED, REGIMES, SOURCES, AcceptanceRecords
+from adaverify_replay.simulate import ArmResult, Planning, Scene, arm_names
+from adaverify_replay.simulate import simulate as run_scene
+from adaverify_replay.simulate.arms import LAG
+from adaverify_replay.simulate.run import WARMUP
+from adaverify_runtime import read_calibration, settings_for
+from adaverify_runtime.assembly import manager_options
+from adaverify_runtime.plugins import pick
+from adaverify_verification import CostTable
+
+_CONCURRENCY = [1, 4, 16, 64]
+
+
+@reports_errors
+def simulate(
+    cost: Annotated[
+        Path | None,
+        typer.Option(
+            "--table",
+            parser=path,
+            metavar="PATH",
+            help="Step times, of `adaverify profile --table`; ADAVERIFY_PATHS_COST_TABLE when omitted.",
+        ),
+    ] = None,
+    records: Annotated[
+        Path | None,
+        typer.Option(
+            parser=path,
+            metavar="PATH",
+            help="A file of `adaverify record`; the one that is shipped when omitted.",
+        ),
+    ] = None,
+    concurrency: Annotated[
+        list[int] | None, typer.Option(min=1, help="Requests at once; may be repeated. 1, 4, 16 and 64.")
+    ] = None,
+    arm: Annotated[
+        list[str] | None,
+        typer.Option(help="Only this arm: none, fixed-1 .. fixed-K, adaptive, oracle; may be repeated."),
+    ] = None,
+    source: Annotated[str | None, typer.Option(help="Only records of code, chat or prose.")] = None,
+    regime: Annotated[str | None, typer.Option(help="Only records that are greedy, or sampled.")] = None,
+    tiers: Annotated[
+        str | None,
+        typer.Option(
+            help="Captured token counts, with commas; the table's own ladder when omitted, '' for none."
+        ),
+    ] = None,
+    context: Annotated[
+        int | None,
+        typer.Option(min=1, help="KV length at the start of each sequence; as recorded when omitted."),
+    ] = None,
+    lag: Annotated[
+        int, typer.Option(min=0, max=64, help="Steps from a confidence to the budget that reads it.")
+    ] = LAG,
+    warmup: Annotated[int, typer.Option(min=0, help="Steps of each arm before those that count.")] = WARMUP,
+    tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens that count at least; one pass over the records when omitted."),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the order of the sequences.")] = 0,
+    calibration: Calibration = None,
+    json: Json = False,
+) -> None:
+    """Compare no drafts, fixed numbers of drafts, adaptive and an oracle, without a model.
+
+    Adaptive is the manager that serves: its signal and policy are those of the settings. The oracle knows
+    which drafts are accepted. All arms walk over the same recorded text; a step takes what the table says.
+    """
+    asked = None if tiers is None else _counts(tiers)
+    prices, named = _table(cost)
+    truth = AcceptanceRecords.load(records)
+    chosen = truth.take(truth.of(source, regime)) if source or regime else truth
+    planning = _planning(lag, calibration)
+    steps = _ladder(prices) if asked is None else asked
+    sizes = list(dict.fromkeys(concurrency or _CONCURRENCY))
+    arms = list(dict.fromkeys(arm or arm_names(chosen.draft_tokens)))
+    _say_doubts(prices, sizes, chosen.draft_tokens)
+    results: dict[int, dict[str, ArmResult]] = {}
+    with progress() as display:
+        course = Course(display)
+        for index, requests in enumerate(sizes, start=1):
+            scene = Scene(chosen, prices, requests, steps, context, seed, warmup, tokens)
+            stage = course.stage(f"simulating {requests} requests", index / len(sizes))
+            results[requests] = run_scene(scene, arms, planning, stage)
+    report = {
+        "records": {
+            "path": str(records or BUNDLED),
+            "digest": truth.digest,
+            "header": truth.header.as_dict(),
+            "sequences": chosen.sequences,
+            "positions": chosen.positions,
+            "source": source or list(SOURCES),
+            "regime": regime or list(REGIMES),
+        },
+        "table": {"path": named, "fingerprint": dict(prices.fingerprint.pairs), "tiers": list(steps)},
+        "planner": {
+            "signal": planning.signal.name,
+            "policy": planning.policy.name,
+            "lag": lag,
+            "calibration": None if calibration is None else str(calibration),
+        },
+        "warmup": warmup,
+        "seed": seed,
+        "context": context,
+        "results": [
+            {"concurrency": requests, "arms": {name: one.as_dict() for name, one in found.items()}}
+            for requests, found in results.items()
+        ],
+    }
+    if json:
+        emit_json(report)
+    else:
+        _render(report, results)
+
+
+def _table(given: Path | None) -> tuple[CostTable, str]:
+    """Return the cost table and where it lies; any setup's will do, since nothing is run."""
+    found = given
+    if found is None:
+        settings, _ = discover()
+        found = settings.paths.cost_table
+    if found is None:
+        raise CostTableError(
+            "there are no step times to simulate with",
+            allowed="--table FILE, or ADAVERIFY_PATHS_COST_TABLE",
+            remedy="measure them: adaverify profile --table table.json",
+        )
+    return CostTable.load(found, None), str(found)
+
+
+def _planning(lag: int, calibration: Path | None) -> Planning:
+    """Return what the settings in force make managers of."""
+    settings, plugins = discover()
+    state = None
+    calibration = calibration or settings.paths.calibration
+    if calibration is not None:
+        read = read_calibration(calibration)
+        settings, state = settings_for(settings, read), read.state
+    planner = settings.planner
+    return Planning(
+        signal=pick(plugins.signals(), "signal", planner.signal).descriptor,
+        policy=pick(plugins.policies(), "policy", planner.policy).descriptor,
+        options=manager_options(planner, "adaptive"),
+        lag=lag,
+        calibration=state,
+    )
+
+
+def _ladder(prices: CostTable) -> tuple[int, ...]:
+    """Return the ladder of the setup that the table was measured on; none where steps ran eagerly."""
+    text = dict(prices.fingerprint.pairs).get("ladder", "")
+    try:
+        return tuple(int(part) for part in text.split(",") if part)
+    except ValueError:
+        return ()
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    try:
+        counts = tuple(int(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        counts = (0,)
+    if list(counts) != sorted(set(counts)) or any(count < 1 for count in counts):
+        raise typer.BadParameter(
+            f"{text!r} is no ladder; allowed: rising token counts with commas, such as 8,16,32"
+        )
+    return counts
+
+
+def _say_doubts(prices: CostTable, sizes: list[int], draft_tokens: int) -> None:
+    most = max(curve.requests for curve in prices.curves)
+    beyond = [str(size) for size in sizes if size > most]
+    if beyond:
+        note(f"the table has {most} requests at most: {', '.join(beyond)} are priced as {most} are")
+    tokens, needed = max(curve.tokens[-1] for curve in prices.curves), max(sizes) * (draft_tokens + 1)
+    if needed > tokens:
+        note(f"the table ends at {tokens} query tokens: up to {needed} are priced by its upper half's slope")
+
+
+def _render(report: dict[str, Any], results: dict[int, dict[str, ArmResult]]) -> None:
+    records, planner = report["records"], report["planner"]
+    header = records["header"]
+    say(
+        f"{header['model']}, drafter {header['drafter']}, K = {header['draft_tokens']}: "
+        f"{records['positions']} positions of {records['sequences']} texts; "
+        f"signal {planner['signal']}, policy {planner['policy']}"
+    )
+    say(f"Step times: {report['table']['path']}")
+    for requests, found in results.items():
+        best = max(one.tokens_per_second for one in found.values())
+        rows = [
+            (
+                name,
+                one.tokens_per_second,
+                f"{100 * one.tokens_per_second / best:.1f} %",
+                1e3 * one.token_seconds,
+                one.accepted_length,
+                one.mean_budget,
+                None if one.wasted_share is None else f"{100 * one.wasted_share:.1f} %",
+            )
+            for name, one in found.items()
+        ]
+        columns = ("arm", "tokens/s", "of best", "ms/token", "length", "budget", "wasted")
+        out().print()
+        out().print(table(f"{requests} requests", columns, rows))
+    out().print()
+    say(
+        "Length: tokens a request and step. Budget: drafts verified in a step. Wasted: share not accepted.",
+        "dim",
+    )

@@ -1,0 +1,95 @@
+"""``adaverify simulate``: tables and JSON of a simulation, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from adaverify_replay import AcceptanceRecords
+
+
+@pytest.fixture
+def simulate(invoke, install, priced_file):
+    install()
+
+    def run(*arguments):
+        return invoke("simulate", "--table", priced_file, *arguments)
+
+    return run
+
+
+QUICK = ("--concurrency", 2, "--tokens", 300, "--warmup", 32, "--arm", "adaptive", "--arm", "oracle")
+
+
+def test_the_shipped_records_are_simulated_by_default(simulate):
+    result = simulate(*QUICK, "--json")
+    assert result.exit_code == 0, result.stderr
+    report = json.loads(result.stdout)
+    shipped = AcceptanceRecords.load()
+    assert report["records"]["digest"] == shipped.digest
+    assert report["records"]["positions"] == shipped.positions
+    (found,) = report["results"]
+    assert found["concurrency"] == 2
+    adaptive, oracle = found["arms"]["adaptive"], found["arms"]["oracle"]
+    assert oracle["wasted"] == 0 and adaptive["wasted"] > 0
+    assert adaptive["steps"] >= 256 and adaptive["tokens"] >= 300
+    assert report["planner"] == {"signal": "calibrated", "policy": "ratio", "lag": 2, "calibration": None}
+
+
+def test_the_table_fits_80_columns(simulate):
+    result = simulate(*QUICK, "--concurrency", 4, "--arm", "fixed-7")
+    assert result.exit_code == 0, result.stderr
+    lines = [line for line in result.stdout.splitlines() if "/" not in line or "token" in line]
+    assert max(map(len, lines)) <= 80
+    assert "2 requests" in result.stdout and "4 requests" in result.stdout
+
+
+def test_sources_and_regimes_are_chosen(simulate):
+    report = json.loads(simulate(*QUICK, "--source", "prose", "--regime", "sampled", "--json").stdout)
+    shipped = AcceptanceRecords.load()
+    assert report["records"]["sequences"] == len(shipped.of("prose", "sampled"))
+    assert (report["records"]["source"], report["records"]["regime"]) == ("prose", "sampled")
+
+
+def test_the_ladder_is_the_tables_unless_said_otherwise(simulate):
+    assert json.loads(simulate(*QUICK, "--json").stdout)["table"]["tiers"] == [8, 16, 32, 64]
+    assert json.loads(simulate(*QUICK, "--tiers", "8,24", "--json").stdout)["table"]["tiers"] == [8, 24]
+    assert json.loads(simulate(*QUICK, "--tiers", "", "--json").stdout)["table"]["tiers"] == []
+
+
+def test_the_signal_of_the_settings_plans(simulate, monkeypatch):
+    monkeypatch.setenv("ADAVERIFY_PLANNER_SIGNAL", "optimistic")
+    report = json.loads(simulate(*QUICK, "--json").stdout)
+    assert report["planner"]["signal"] == "optimistic"
+
+
+def test_prices_beyond_the_table_are_said(simulate):
+    result = simulate(*QUICK, "--concurrency", 32)
+    assert "16 requests at most" in result.stderr
+    assert "128 query tokens" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("--arm", "fixed-8"), 3, "fixed-8"),
+        (("--source", "poetry"), 3, "poetry"),
+        (("--records", "missing.npz"), 3, "missing.npz"),
+        (("--tiers", "16,8"), 2, "ladder"),
+        (("--tiers", "a"), 2, "ladder"),
+        (("--lag", -1), 2, "lag"),
+        (("--concurrency", 0), 2, "concurrency"),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused(simulate, arguments, code, words):
+    result = simulate(*arguments)
+    assert result.exit_code == code
+    assert words in result.stderr
+
+
+def test_without_step_times_nothing_is_simulated(invoke, install):
+    install()
+    result = invoke("simulate")
+    assert result.exit_code == 3
+    assert "adaverify profile --table" in result.stderr
