@@ -12,6 +12,7 @@ from adaverify_engine.sparse_moe.ops.join_residual.launch import join_residual
 from adaverify_engine.sparse_moe.ops.place_tokens.launch import place_tokens
 from adaverify_engine.sparse_moe.ops.rotation import rotation_tables
 from adaverify_engine.sparse_moe.ops.route_tokens.launch import route_tokens
+from adaverify_engine.sparse_moe.ops.select_entries.launch import select_entries
 from adaverify_engine.sparse_moe.ops.shape_queries.launch import shape_queries
 from adaverify_engine.sparse_moe.ops.store_entries.launch import store_entries
 from adaverify_metadata import unpack_pages
@@ -160,9 +161,45 @@ def test_queries_are_rotated_in_place_and_quantised(draw, moe, dtype, heads, ind
     close(found["triton"][2], found["torch"][2])
 
 
-@DTYPES
-@pytest.mark.parametrize("listed", [True, False])
-@pytest.mark.parametrize("programs", [1, 128])
+@pytest.mark.parametrize("width", [40, pytest.param(300, marks=pytest.mark.slow)])
+def test_the_best_entries_are_selected(draw, moe, width):
+    """What a sort takes, ties by the lower column; whatever lies past a length."""
+    lens = torch.tensor([[0, 16], [17, 33], [39, 40], [width, width]], dtype=torch.int32, device=moe.device)
+    scores = draw(8, width)
+    # Many ties; the kernel would order -0 below 0.
+    scores[5] = scores[5].round() + 0.0
+    scores[6] = scores[6].abs().neg()
+    scores[7] = 0.0
+    scores[4, 3], scores[4, 20] = float("inf"), float("-inf")
+    beyond = torch.arange(width, device=moe.device) >= lens.view(-1, 1)
+    for rubbish in (float("-inf"), 1e9):
+        buffer = torch.full((8, width + 7), 3.0, device=moe.device)
+        filled = scores.masked_fill(beyond, rubbish)
+        buffer[:, :width] = filled
+        got = select_entries(buffer[:, :width], lens, 16)
+        assert got.dtype == torch.int32
+        order = scores.masked_fill(beyond, float("-inf")).sort(dim=1, descending=True, stable=True).indices
+        for slot, length in enumerate(lens.flatten().tolist()):
+            if length > 16:
+                assert got[slot].tolist() == sorted(order[slot, :16].tolist()), slot
+    plain = select_entries(scores.masked_fill(beyond, float("-inf")), lens, 16, backend="torch")
+    assert sorted(plain[6].tolist()) == sorted(order[6, :16].tolist())
+
+
+def test_more_than_there_is_cannot_be_selected(draw, moe):
+    with pytest.raises(LayoutError, match="selected"):
+        select_entries(draw(2, 8), torch.ones(2, dtype=torch.int32, device=moe.device), 9, backend="torch")
+
+
+@pytest.mark.parametrize(
+    ("listed", "programs", "dtype"),
+    [
+        (True, 1, torch.float32),
+        (False, 128, torch.bfloat16),
+        pytest.param(True, 128, torch.bfloat16, marks=pytest.mark.slow),
+        pytest.param(False, 1, torch.float32, marks=pytest.mark.slow),
+    ],
+)
 def test_attention_reads_the_selected_entries(draw, moe, step, dtype, listed, programs):
     """One split and several; short contexts, long ones, none; NaN wherever nobody may look."""
     staged, _, table = one = step(lens=(97, 40, 198) if listed else (97, 40, 6))

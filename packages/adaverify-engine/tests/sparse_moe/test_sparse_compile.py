@@ -12,18 +12,8 @@ import pytest
 
 SOON = [["cuda", 90, 32]]
 TARGETS = [*SOON, pytest.param(["cuda", 100, 32], marks=pytest.mark.slow)]
-KERNELS = [
-    "place",
-    "store",
-    "queries",
-    "attend",
-    "attend-split",
-    "attend-all",
-    "combine",
-    "route",
-    "dispatch",
-]
-KERNELS += ["gated", "join", "join-routed"]
+KERNELS = ["place", "store", "queries", "select", "select-widest", "attend", "attend-split", "attend-all"]
+KERNELS += ["combine", "route", "dispatch", "gated", "join", "join-routed"]
 
 # A process of its own, since in this one the interpreter may stand in for the compiler.
 CHILD = textwrap.dedent(
@@ -39,6 +29,7 @@ CHILD = textwrap.dedent(
     from adaverify_engine.sparse_moe.ops.join_residual import kernel as join, launch as join_launch
     from adaverify_engine.sparse_moe.ops.place_tokens import kernel as place, launch as place_launch
     from adaverify_engine.sparse_moe.ops.route_tokens import kernel as route, launch as route_launch
+    from adaverify_engine.sparse_moe.ops.select_entries import kernel as select, launch as select_launch
     from adaverify_engine.sparse_moe.ops.shape_queries import kernel as queries, launch as queries_launch
     from adaverify_engine.sparse_moe.ops.store_entries import kernel as store, launch as store_launch
 
@@ -60,6 +51,9 @@ CHILD = textwrap.dedent(
         "attend-split": (attend.attend_selected_kernel, attending(8, True), how.num_warps),
         "attend-all": (attend.attend_selected_kernel, attending(2, False), how.num_warps),
         "combine": (attend.combine_selected_kernel, dict(HEADS=S.heads, LATENT=S.latent, SPLITS=8), 4),
+        "select": (select.select_entries_kernel, dict(SELECTED=S.selected, BLOCK=2048), 4),
+        "select-widest": (select.select_entries_kernel, dict(SELECTED=S.selected, BLOCK=select_launch.WIDEST),
+                         select_launch.MOST_WARPS),
         "route": (route.route_kernel, dict(EXPERTS=S.experts, BLOCK=256, ACTIVE=S.active_experts,
                   BLOCK_ACTIVE=8, LOCAL=S.local_experts), route_launch.ROUTE_WARPS),
         "dispatch": (route.dispatch_kernel, dict(HIDDEN=S.hidden, BLOCK=route_launch.COPY_BLOCK,
@@ -73,9 +67,9 @@ CHILD = textwrap.dedent(
                         EPSILON=1e-6), join_launch.WARPS),
     }
     INTEGERS = {"token_request", "token_offset", "kv_lens", "table", "ids", "position", "visible",
-                "token_slot", "experts", "ranks", "counts", "ends", "places"}
-    LONG, REALS = {"cell", "picked"}, {"cosine", "sine", "scales", "partial", "extremes"}
-    SCALARS = {"tokens", "scale", "factor"}
+                "token_slot", "lens", "picked", "experts", "ranks", "counts", "ends", "places"}
+    LONG, REALS = {"cell"}, {"scores", "cosine", "sine", "scales", "partial", "extremes"}
+    SCALARS = {"tokens", "width", "scale", "factor"}
     report = {}
     for name, (kernel, constants, warps) in CASES.items():
         kinds = {}

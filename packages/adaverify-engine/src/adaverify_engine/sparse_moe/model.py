@@ -18,6 +18,7 @@ from adaverify_engine.sparse_moe.ops.place_tokens.launch import place_tokens
 from adaverify_engine.sparse_moe.ops.place_tokens.reference import TokenPlaces
 from adaverify_engine.sparse_moe.ops.rotation import normed, rotation_tables
 from adaverify_engine.sparse_moe.ops.route_tokens.launch import route_tokens
+from adaverify_engine.sparse_moe.ops.select_entries.launch import select_entries
 from adaverify_engine.sparse_moe.ops.shape_queries.launch import shape_queries
 from adaverify_engine.sparse_moe.ops.store_entries.launch import store_entries
 from adaverify_engine.sparse_moe.sizes import SparseMoeSizes
@@ -186,7 +187,7 @@ class SparseMoe:
         picked = None
         if self._listed:
             scores = self._logits(codes, weights, index, rows, self._width)
-            picked = torch.topk(scores, sizes.selected, dim=1, sorted=False).indices
+            picked = select_entries(scores, rows.row_lens, sizes.selected, backend=self.backend)
         width = sizes.heads * sizes.key
         attended = self._attend(
             wide[:, :width].view(len(wide), sizes.heads, sizes.key),

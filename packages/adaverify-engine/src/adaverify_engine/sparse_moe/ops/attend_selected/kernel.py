@@ -15,7 +15,7 @@ def attend_selected_kernel(
     query,  # [T, HEADS, LATENT + ROPE], row stride query_stride, heads dense
     own,  # [T, LATENT + ROPE]
     latents,  # [cells, LATENT + ROPE]
-    picked,  # int64 [slots, SELECTED], dense; read with LISTED only
+    picked,  # int32 or int64 [slots, SELECTED], dense; read with LISTED only
     token_slot,  # int32 [T]; read with LISTED only
     visible,  # int32 [T]
     token_request,  # int32 [T], -1 for padding

@@ -109,8 +109,8 @@ class AttendSelected:
             query: [T, heads, latent + rope], the last two dimensions dense.
             own: [T, latent + rope], each token's own entry.
             latents: [cells, latent + rope], the pool, dense; page p holds cells p x page and on.
-            picked: int64 [slots, selected], entry numbers by slot, in any order; None where no token can
-                see more than ``selected``.
+            picked: int32 or int64 [slots, selected], entry numbers by slot, in any order; None where no
+                token can see more than ``selected``.
             token_slot: int32 [T], slot of each token.
             visible: int32 [T], entries each token may see.
             token_request: int32 [T], -1 for padding.

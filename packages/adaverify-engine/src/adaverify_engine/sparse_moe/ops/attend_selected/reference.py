@@ -20,7 +20,7 @@ def attend_selected_reference(
 ) -> torch.Tensor:
     """Return float32 [T, heads, latent]; arguments as ``AttendSelected.__call__`` documents them.
 
-    ``picked`` is by token here: int64 [T, selected].
+    ``picked`` is by token here: [T, selected].
     """
     tokens, _, key = query.shape
     request = token_request.long().clamp(min=0)
