@@ -22,7 +22,10 @@ def arm(rate):
 @pytest.fixture
 def arms():
     """Two arms at two sizes, a third that was measured at one of them."""
-    return {1: {"none": arm(100.0), "fixed-7": arm(200.0)}, 64: {"fixed-7": arm(900.0), "adaptive": arm(950.0)}}
+    return {
+        1: {"none": arm(100.0), "fixed-7": arm(200.0)},
+        64: {"fixed-7": arm(900.0), "adaptive": arm(950.0)},
+    }
 
 
 @pytest.mark.parametrize("plot", [plot_arms, plot_planning])
