@@ -23,6 +23,7 @@ from adaverify.bench.endtoend.ladders import mean_padding
 from adaverify.bench.endtoend.oracle import best_budget
 from adaverify.bench.endtoend.proof import gaps
 from adaverify.bench.endtoend.rounds import check_arm, run_round
+from adaverify.bench.endtoend.shares import measure_shares
 from adaverify.bench.endtoend.store import Store
 from adaverify.bench.endtoend.text import Cursors, Text
 from adaverify.bench.timing import DeviceTimer
@@ -387,3 +388,17 @@ def test_all_leaves_it_out(tiny, invoke):
     assert "endtoend" in invoke("bench").stdout
     chosen = _chosen("all", discover()[1], doctor(device="cpu").capability)
     assert "endtoend" not in {entry.descriptor.name for entry in chosen}
+
+
+def test_shares_leave_what_is_beside_the_model(deck, priced):
+    """A step less the model, round by round, at both budgets."""
+    graphs = BodyGraphs(deck)
+    graphs.capture()
+    found = measure_shares(deck, graphs, priced)["budgets"]
+    assert found.keys() == {"12", "21"}
+    for one in found.values():
+        assert one["model_us"] > 0
+        for name in ("ours", "baseline"):
+            beside = one[name]["step_us"] - one["model_us"]
+            assert one[name]["beside_model_us"] == pytest.approx(beside, rel=1e-3, abs=one["model_us"])
+            assert one[name]["share"] == one[name]["beside_model_us"] / one[name]["step_us"]

@@ -149,6 +149,7 @@ class _Launched:
     entry: int
     budget: int
     tier: int
+    marks: tuple[Any, Any] | None
 
 
 class BaselineSteps:
@@ -159,11 +160,23 @@ class BaselineSteps:
         graphs: the model alone.
         curve: step times; None verifies everything, as a fixed K does.
         budget: runs this budget whatever was decided, for comparing equal steps.
+        marked: time the model of every step where it stands, by an event on either side of it.
+
+    Attributes:
+        model_seconds: of the model alone, one for each step that landed since the round began.
     """
 
     def __init__(
-        self, deck: Deck, graphs: BodyGraphs, curve: Curve | None, *, budget: int | None = None
+        self,
+        deck: Deck,
+        graphs: BodyGraphs,
+        curve: Curve | None,
+        *,
+        budget: int | None = None,
+        marked: bool = False,
     ) -> None:
+        self.model_seconds: list[float] = []
+        self._marked = marked
         self._deck, self._graphs, self._curve = deck, graphs, curve
         self._given = budget
         self._drafts, self._requests = deck.limits.draft_tokens, deck.requests
@@ -189,6 +202,7 @@ class BaselineSteps:
         """Begin a round; nothing is known of its requests."""
         self._deck.open_round(starts)
         self._known.clear()
+        self.model_seconds.clear()
         self._budget = self._everything
 
     def __len__(self) -> int:
@@ -214,7 +228,9 @@ class BaselineSteps:
             admitted = _admit(confidences, budget)
         self._graphs.admitted.copy_(admitted)
         self._graphs.metadata(admitted + 1, tokens, tier, kv)
+        before = self._mark()
         self._graphs.replay(tier)
+        marks = None if before is None else (before, self._mark())
         accepted = torch.minimum(admitted, tables.accepted[cursor])
         self._advance(cursor, accepted, kv)
         self._decided[entry].copy_(torch.stack([admitted, accepted]), non_blocking=True)
@@ -222,7 +238,7 @@ class BaselineSteps:
             self._confidences[entry].copy_(confidences, non_blocking=True)
         if self._events[entry] is not None:
             self._events[entry].record()
-        self._flying.append(_Launched(entry, budget, tier))
+        self._flying.append(_Launched(entry, budget, tier, marks))
 
     def land(self) -> Seen:
         """Wait for the oldest step, file its confidences by request and decide the next budget."""
@@ -231,6 +247,8 @@ class BaselineSteps:
         if self._events[step.entry] is not None:
             self._events[step.entry].synchronize()
         now = perf_counter()
+        if step.marks is not None:
+            self.model_seconds.append(_between(*step.marks))
         admitted, accepted = self._decided[step.entry].numpy().copy()
         if self._curve is not None:
             rows = self._confidences[step.entry].numpy()
@@ -242,6 +260,16 @@ class BaselineSteps:
     def positions(self) -> np.ndarray:
         """Return int64 [R], where the device says that each request stands; waits."""
         return self._deck.state.slots.cursor[: self._requests].cpu().numpy().astype(np.int64)
+
+    def _mark(self) -> Any:
+        """Return an event on the current stream, a clock time on a CPU; None where no marks are wanted."""
+        if not self._marked:
+            return None
+        if self._deck.ground.kind == "cpu":
+            return perf_counter()
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
 
     def _decide(self, curve: Curve) -> int:
         """Return the budget of the best estimated tokens a second, over every budget."""
@@ -258,6 +286,13 @@ class BaselineSteps:
         slots.cursor[:count].copy_(torch.where(moved >= end, moved - end + begin, moved))
         length = kv + accepted + 1
         slots.kv_len[:count].copy_(torch.where(length > state.bound, state.context, length))
+
+
+def _between(before: Any, after: Any) -> float:
+    """Return seconds between two marks that have both been reached."""
+    if isinstance(before, float):
+        return float(after - before)
+    return 1e-3 * float(before.elapsed_time(after))
 
 
 def _admit(confidences: torch.Tensor, budget: int) -> torch.Tensor:

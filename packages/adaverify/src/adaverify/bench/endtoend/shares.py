@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from statistics import median
-from time import perf_counter
 from typing import Any
-
-import torch
 
 from adaverify.bench.endtoend.arms import Adaptive, OurSteps
 from adaverify.bench.endtoend.baseline import BaselineSteps, BodyGraphs
 from adaverify.bench.endtoend.deck import Curve, Deck, tier_of
-from adaverify.bench.endtoend.rounds import Steps, check_arm, run_round
+from adaverify.bench.endtoend.rounds import SETTLE, Steps, check_arm, run_round
 from adaverify.bench.timing import sample
 
 SECONDS = {"cuda": 0.25, "cpu": 0.0}
@@ -20,9 +16,10 @@ LEAST = {"cuda": 8, "cpu": 3}
 
 
 def measure_shares(deck: Deck, graphs: BodyGraphs, curve: Curve) -> dict[str, Any]:
-    """Time steps of both arrangements at the same budgets, and the model alone at the same sizes.
+    """Time steps of both arrangements at the same budgets, and the model alone within such steps.
 
-    Both plan as ever, and the given budget runs. Returns JSON-ready results by budget.
+    Both plan as ever, and the given budget runs. The model's time depends on the experts that its tokens
+    meet, so it is taken over the same text as the steps. Returns JSON-ready results by budget.
 
     Raises:
         WrongValueError: an arm is not what the records say.
@@ -48,17 +45,19 @@ def _at(deck: Deck, graphs: BodyGraphs, curve: Curve, budget: int) -> dict[str, 
         check_arm(f"{name} at budget {budget}", steps, text, text.starts(requests, 0))
     guess = float(curve.seconds[int(curve.tiers.searchsorted(tier))])
     count = max(LEAST[kind], int(SECONDS[kind] / guess))
+    marked = BaselineSteps(deck, graphs, curve, budget=budget, marked=True)
     times: dict[str, list[float]] = {"model": [], **{name: [] for name in arms}}
     means: dict[str, list[float]] = {name: [] for name in arms}
     host: dict[str, list[float]] = {name: [] for name in arms}
     for number in range(deck.ground.options.repeat):
+        starts = text.starts(requests, number)
         order = ["model", *arms] if number % 2 == 0 else [*reversed(arms), "model"]
         for name in order:
             if name == "model":
-                # The lengths that the chains wrote last are of this budget.
-                times[name].append(1e6 * model_seconds(deck, lambda: graphs.replay(tier), count))
+                run_round(marked, starts, least=count)
+                times[name].append(1e6 * median(marked.model_seconds[SETTLE:]))
                 continue
-            found = run_round(arms[name], text.starts(requests, number), least=count)
+            found = run_round(arms[name], starts, least=count)
             times[name].append(1e6 * median(found.step_seconds))
             means[name].append(1e6 * found.seconds / found.steps)
             host[name].append(1e6 * found.host / found.steps)
@@ -72,7 +71,7 @@ def _reported(
     found: dict[str, Any] = {"model_us": model.median, "model_us_low": model.low, "model_us_high": model.high}
     for name in ("ours", "baseline"):
         step = sample(times[name])
-        beside = [one - model.median for one in times[name]]
+        beside = [one - alone for one, alone in zip(times[name], times["model"], strict=True)]
         found[name] = {
             "step_us": step.median,
             "step_us_low": step.low,
@@ -86,22 +85,3 @@ def _reported(
     found["beside_ratio"] = found["ours"]["beside_model_us"] / found["baseline"]["beside_model_us"]
     found["ratio"] = {"median": ratio.median, "low": ratio.low, "high": ratio.high}
     return found
-
-
-def model_seconds(deck: Deck, replay: Callable[[], object], count: int) -> float:
-    """Return mean seconds of replays one behind the other, by events where the device has them."""
-    replay()
-    deck.synchronise()
-    if deck.ground.kind == "cpu":
-        begun = perf_counter()
-        for _ in range(count):
-            replay()
-        return (perf_counter() - begun) / count
-    begin = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-    end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-    begin.record()
-    for _ in range(count):
-        replay()
-    end.record()
-    end.synchronize()
-    return 1e-3 * float(begin.elapsed_time(end)) / count

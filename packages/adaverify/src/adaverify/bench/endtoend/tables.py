@@ -65,7 +65,7 @@ def result_of(store: Store, ground: Ground) -> BenchmarkResult:
         notes=(
             "arms, ratio: tokens a second against the fixed arm of all K, round by round, median",
             "shares, ratio: the published arrangement's step time over ours at the same budget",
-            "shares, beside_model_us: a step less the model alone, captured at the same size and replayed",
+            "shares, beside_model_us: a step less the captured model alone, timed over the same text",
             "drafting is recorded and costs nothing in any arm",
             "both oracles know the outcome: oracle-budget ranks by raw confidence, oracle wastes nothing",
         ),
