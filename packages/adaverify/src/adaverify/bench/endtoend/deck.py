@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import logging
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -101,15 +103,16 @@ class Deck:
         made = ground.body() if made is None else made
         self.body = made.body
         wanted = wanted_tiers(requests, self.limits.draft_tokens) if tiers is None else tiers
-        self.verifier: Verifier = assemble(
-            self.limits,
-            device=ground.device,
-            mode="adaptive",
-            settings=ground.settings_for(self.limits, wanted, level),
-            plugins=ground.plugins,
-            capability=ground.options.capability,
-            strategy=strategy,
-        )
+        with _unpriced_for_now():
+            self.verifier: Verifier = assemble(
+                self.limits,
+                device=ground.device,
+                mode="adaptive",
+                settings=ground.settings_for(self.limits, wanted, level),
+                plugins=ground.plugins,
+                capability=ground.options.capability,
+                strategy=strategy,
+            )
         text = ground.text
         self.state = RecordedState(self.limits, ground.device, text.scores, text.accepted, self.context)
         self.state.pages(made.table[:requests])
@@ -173,6 +176,18 @@ class Deck:
         gc.collect()
         if self.ground.device.type == "cuda":
             torch.cuda.empty_cache()
+
+
+@contextmanager
+def _unpriced_for_now() -> Iterator[None]:
+    """Leave out the warning that there are no step times: a deck measures them, or is given them later."""
+    logger = logging.getLogger("adaverify_verification.manager")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _complete(report: CaptureReport | None) -> CaptureReport:
