@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 REQUESTS = {"cuda": (1, 4, 16, 64, 128, 256), "cpu": (1, 4)}
 CONTEXT = {"cuda": 2048, "cpu": 48}
-# Room behind the context: a round's requests go back to it when they have used it up.
-SPAN = {"cuda": 512, "cpu": 64}
+# Room behind the context: a round's requests go back to it when they have used it up. With it a cache of one
+# entry for 4 tokens has a multiple of 256 entries, which is how wide the kernel library makes rows of scores.
+SPAN = {"cuda": 1016, "cpu": 64}
 
 
 @dataclass(slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import perf_counter
@@ -52,8 +53,8 @@ def run(options: BenchmarkOptions) -> BenchmarkResult:
             try:
                 store.keep(stage, case, bench.measure(stage, case))
             except (AdaverifyError, RuntimeError) as error:
-                bench.tell(f"{stage} {case} failed: {error}")
-                failures.append(error)
+                bench.tell(f"{stage} {case} failed: {traceback.format_exc()}")
+                failures.append(_without_frames(error))
                 bench.close()
     finally:
         bench.close()
@@ -63,6 +64,15 @@ def run(options: BenchmarkOptions) -> BenchmarkResult:
     if failures:
         raise failures[0]
     return result_of(store, ground)
+
+
+def _without_frames(error: Exception) -> Exception:
+    """Return an error that no longer holds the frames it passed, and with them the model and its graphs."""
+    link: BaseException | None = error
+    while link is not None:
+        link.__traceback__ = None
+        link = link.__cause__ or link.__context__
+    return error
 
 
 def _cases(ground: Ground, stages: tuple[str, ...]) -> Iterator[tuple[str, str]]:
