@@ -150,7 +150,8 @@ def test_fixed_arms_are_the_walk_and_the_table(scene, priced):
 
 def test_adaptive_is_between_the_fixed_arms_and_the_oracle(scene, priced):
     """Where drafts cost and scores tell good from bad."""
-    found = simulate(scene(tiers=(), table=priced(slope=1e-4, fixed=4e-3)))
+    arms = ("none", "fixed-2", "fixed-3", f"fixed-{K}", "adaptive", "oracle")
+    found = simulate(scene(tiers=(), table=priced(slope=1e-4, fixed=4e-3)), arms)
     rates = {name: one.tokens_per_second for name, one in found.items()}
     others = {name: rate for name, rate in rates.items() if name not in ("adaptive", "oracle")}
     assert rates["oracle"] > rates["adaptive"] > max(others.values())

@@ -88,7 +88,8 @@ class AnchorDrafter:
         seen = _Sequence(self._target.geometry.heads)
         _, features = self._target.forward_tapped(ids, places, seen, self._taps)
         parts = [
-            self._part(ids, features, seen, at, temperature) for at in places[first : last + 1].split(AT_ONCE)
+            self._part(ids, features, seen, at, temperature)
+            for at in torch.split(places[first : last + 1], AT_ONCE)
         ]
         tokens, scores = (torch.cat(part) for part in zip(*parts, strict=True))
         behind = ids[places[first : last + 1, None] + 1 + places[: self._width]]
