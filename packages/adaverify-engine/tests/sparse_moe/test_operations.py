@@ -98,7 +98,7 @@ def test_places_are_where_the_tokens_are(step):
 @DTYPES
 def test_entries_are_normed_rotated_quantised_and_stored(draw, step, dtype):
     """Base, own entries and both pools, from poisoned pools, whole and where nothing may be written."""
-    places = placed(step())
+    places = placed(step(query=(3, 0, 2), padding=1))
     tokens, rank, latent, rope, dim = len(places.cell), 24, 32, 16, 32
     mixed = draw(tokens, rank + latent + rope + dim + 5, dtype=dtype)
     cosine, sine = rotation_tables(300, rope, mixed.device)

@@ -10,8 +10,9 @@ import textwrap
 
 import pytest
 
-SOON = [["cuda", 90, 32]]
-TARGETS = [*SOON, pytest.param(["cuda", 100, 32], marks=pytest.mark.slow)]
+# The launch parameters of attention are for the shared memory and the matrix instructions of this target; another
+# would need its own.
+TARGETS = [["cuda", 90, 32]]
 KERNELS = ["place", "store", "queries", "select", "select-widest", "attend", "attend-split", "attend-all"]
 KERNELS += ["combine", "route", "dispatch", "gated", "join", "join-routed"]
 
@@ -133,17 +134,16 @@ def compile_all(targets, folder):
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
-    """Compile all kernels for the first target once."""
-    return compile_all(SOON, tmp_path_factory.mktemp("triton"))
+    """Compile all kernels once."""
+    return compile_all(TARGETS, tmp_path_factory.mktemp("triton"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: str(target[1]))
-def test_every_kernel_compiles_without_spilling(report, tmp_path, target):
+def test_every_kernel_compiles_without_spilling(report, target):
     """Within the shared memory of a processor, no register on the stack."""
-    found = report if target in SOON else compile_all([target], tmp_path)
     for name in KERNELS:
-        facts = found[f"{name} {target[1]}"]
+        facts = report[f"{name} {target[1]}"]
         assert facts["shared"] <= 227 * 1024, (name, facts)
         assert facts["stack"] == 0, (name, facts)
         assert facts["registers"] <= 255, (name, facts)

@@ -16,6 +16,7 @@ from adaverify_engine.sparse_moe.ops.gated.launch import gated
 from adaverify_engine.sparse_moe.ops.join_residual.launch import join_residual
 from adaverify_engine.sparse_moe.ops.rotation import rotation_tables
 from adaverify_engine.sparse_moe.ops.route_tokens.launch import route_tokens
+from adaverify_engine.sparse_moe.ops.select_entries.launch import select_entries
 from adaverify_engine.sparse_moe.ops.shape_queries.launch import shape_queries
 from adaverify_engine.sparse_moe.ops.store_entries.launch import store_entries
 from adaverify_metadata import relative_errors, unpack_pages
@@ -182,6 +183,25 @@ def test_attention_at_the_default_sizes(moe, tokens, listed):
         found.append(attend(query, own, latents, picked, slot, visible, request, table))
     close(found[0], found[1])
     assert not found[0][request < 0].any()
+
+
+@pytest.mark.parametrize("width", [768, 2048, 8192, 16384, 20000])
+def test_selection_at_the_default_sizes(width):
+    """Every slot's 512 best as a sort finds them, at lengths around the limit and full; strided scores."""
+    made, lens = torch.Generator("cuda").manual_seed(width), [0, 1, 511, 512, 513, 700, width - 1, width] * 9
+    buffer = torch.randn(len(lens), width + 256, generator=made, device="cuda")
+    buffer[7::8] = buffer[7::8].mul(4).round() + 0.0
+    row_lens = torch.tensor(lens, dtype=torch.int32, device="cuda").view(-1, 2)
+    beyond = torch.arange(width, device="cuda") >= row_lens.view(-1, 1)
+    scores = buffer[:, :width]
+    scores.masked_fill_(beyond, float("-inf"))
+    got = select_entries(scores, row_lens, 512)
+    listed = row_lens.flatten() > 512
+    if width > 16384:
+        assert torch.equal(scores.gather(1, got).sort(1).values, scores.topk(512).values.flip(1))
+        return
+    want = scores.sort(dim=1, descending=True, stable=True).indices[:, :512].sort(1).values
+    assert torch.equal(got[listed].long(), want[listed])
 
 
 def test_entries_and_queries_at_the_default_sizes(moe):

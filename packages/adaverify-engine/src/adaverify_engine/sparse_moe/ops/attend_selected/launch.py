@@ -17,6 +17,9 @@ LOG2_E = 1.4426950408889634
 class AttendLaunch:
     """How the kernel spreads over the device.
 
+    At the decoder's default sizes these fit 227 KiB of shared memory, and not less: a device with another
+    matrix unit needs its own.
+
     Attributes:
         block: entries of one step of a program. 64: the rows of one matrix instruction, 72 KiB of bfloat16
             entries in flight a stage.
