@@ -13,7 +13,7 @@ import torch
 
 from adaverify.bench.endtoend import run as endtoend
 from adaverify.bench.endtoend import sources
-from adaverify.bench.endtoend.arms import Adaptive, Fixed, Oracle, OurSteps
+from adaverify.bench.endtoend.arms import Adaptive, Fixed, Oracle, OurSteps, plain_manager
 from adaverify.bench.endtoend.arms_stage import make_arms
 from adaverify.bench.endtoend.baseline import BaselineSteps, BodyGraphs, _admit
 from adaverify.bench.endtoend.curve import measure_curve, table_of
@@ -30,7 +30,14 @@ from adaverify.bench.timing import DeviceTimer
 from adaverify.commands.bench import _chosen
 from adaverify.hooks import adaverify_register_benchmarks
 from adaverify.session import discover
-from adaverify_contracts import AdaverifyError, BenchmarkOptions, DecodeBatch, WrongValueError, hookimpl
+from adaverify_contracts import (
+    AdaverifyError,
+    BenchmarkOptions,
+    DecodeBatch,
+    EngineError,
+    WrongValueError,
+    hookimpl,
+)
 from adaverify_metadata import FlattenRowBuilder
 from adaverify_replay.simulate import best_admitted
 from adaverify_runtime import doctor
@@ -402,3 +409,13 @@ def test_shares_leave_what_is_beside_the_model(deck, priced):
             beside = one[name]["step_us"] - one["model_us"]
             assert one[name]["beside_model_us"] == pytest.approx(beside, rel=1e-3, abs=one["model_us"])
             assert one[name]["share"] == one[name]["beside_model_us"] / one[name]["step_us"]
+
+
+def test_a_step_that_no_graph_serves_is_refused(deck):
+    """A prefill token beside the requests: no captured decode step holds one."""
+    state = deck.next_state(K)
+    plan = plain_manager(deck, "fixed").plan(state)
+    beside = replace(plan, certain_tokens=4, tokens=plan.tokens + 1, tier=plan.tier + 1)
+    with pytest.raises(EngineError, match="no captured size"):
+        deck.flight.launch(state, beside, 0.0)
+    assert len(deck.flight) == 0

@@ -27,16 +27,17 @@ def measure_curve(deck: Deck) -> dict[str, Any]:
     for tier in (deck.tiers[0], deck.tiers[len(deck.tiers) // 2], deck.tiers[-1]):
         check_arm(f"budget {tier - requests}", arms[tier], ground.text, starts)
     times: dict[int, list[float]] = {tier: [] for tier in deck.tiers}
-    counts: dict[int, int] = {}
+    counted = dict.fromkeys(deck.tiers, 0)
     least = LEAST[ground.kind]
     rounds = min(ROUNDS, ground.options.repeat)
     for number in range(rounds):
         for tier, steps in arms.items():
-            if tier not in counts:
-                once = median(run_round(steps, starts, least=least).step_seconds)
-                counts[tier] = max(least, min(MOST, int(SECONDS[ground.kind] / once)))
-            found = run_round(steps, ground.text.starts(requests, number), least=counts[tier])
+            # The first round is short, and says how many steps the others may take.
+            once = times[tier][0] if times[tier] else SECONDS[ground.kind]
+            count = max(least, min(MOST, int(SECONDS[ground.kind] / once) if once else least))
+            found = run_round(steps, ground.text.starts(requests, number), least=count)
             times[tier].append(median(found.step_seconds))
+            counted[tier] += found.steps
     return {
         "requests": requests,
         "context": deck.context,
@@ -50,7 +51,7 @@ def measure_curve(deck: Deck) -> dict[str, Any]:
                 "seconds": median(values),
                 "low": min(values),
                 "high": max(values),
-                "steps": rounds * counts[tier],
+                "steps": counted[tier],
             }
             for tier, values in times.items()
         ],

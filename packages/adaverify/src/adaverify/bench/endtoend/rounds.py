@@ -15,7 +15,7 @@ from adaverify_engine.pipeline import AHEAD
 
 SETTLE = 4
 """Steps of a round before counting begins: they fill the pipeline, and their budgets read nothing yet."""
-CHECKED = 12
+CHECKED = 8
 """Steps of every arm that are compared with the records before anything is timed."""
 _REMEDY = "report it with this command; no time was taken"
 
