@@ -62,13 +62,17 @@ def measure_arms(deck: Deck, graphs: BodyGraphs, measured: dict[str, Any], tell:
             starts = ground.text.starts(requests, number)
             rounds[name].append(run_round(arms[name], starts, tokens=tokens))
         tell(f"round {number + 1} of {ground.options.repeat}")
+    compared = ratios(rounds, deck.limits.draft_tokens)
+    for pair, one in compared.items():
+        if "median" in one:
+            tell(f"{pair}: {one['median']:.4f} ({one['low']:.4f} to {one['high']:.4f})")
     return {
         "requests": requests,
         "context": deck.context,
         "rounds": ground.options.repeat,
         "tokens_a_round": tokens,
         "arms": {name: summary(found) for name, found in rounds.items()},
-        "ratios": ratios(rounds, deck.limits.draft_tokens),
+        "ratios": compared,
         "counters": dict(deck.verifier.counters),
     }
 

@@ -129,7 +129,12 @@ class _Bench:
         """Return equal budgets, and the proof that a step is one launch."""
         deck, graphs = self.deck(requests), self.graphs(requests)
         curve = deck.price(table_of(deck, self._curve_of(requests)))
-        return {**measure_shares(deck, graphs, curve), "proof": prove_steps(deck)}
+        found = measure_shares(deck, graphs, curve)
+        for budget, one in found["budgets"].items():
+            beside = [f"{name} {one[name]['beside_model_us']:.0f} us" for name in ("ours", "baseline")]
+            ratio = one["ratio"]["median"]
+            self.tell(f"budget {budget}: step ratio {ratio:.4f}, beside the model {', '.join(beside)}")
+        return {**found, "proof": prove_steps(deck)}
 
     def deck(self, requests: int) -> Deck:
         """Return captured steps of ``requests``; others are given up."""

@@ -67,6 +67,7 @@ def result_of(store: Store, ground: Ground) -> BenchmarkResult:
             "shares, ratio: the published arrangement's step time over ours at the same budget",
             "shares, beside_model_us: a step less the captured model alone, timed over the same text",
             "drafting is recorded and costs nothing in any arm",
+            "model: " + ", ".join(f"{name} {value}" for name, value in ground.model.as_dict().items()),
             "both oracles know the outcome: oracle-budget ranks by raw confidence, oracle wastes nothing",
         ),
         facts=store.as_dict(),
