@@ -42,6 +42,7 @@ def measure_curve(deck: Deck) -> dict[str, Any]:
         "requests": requests,
         "context": deck.context,
         "rounds": rounds,
+        "model": dict(ground.body().facts),
         "tiers": list(deck.verifier.tiers),
         "capture_seconds": deck.report.seconds,
         "pool_bytes": deck.report.pool_bytes,
