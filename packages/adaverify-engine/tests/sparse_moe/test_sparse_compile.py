@@ -10,8 +10,7 @@ import textwrap
 
 import pytest
 
-# The launch parameters of attention are for the shared memory and the matrix instructions of this target; another
-# would need its own.
+# Attention's launch is for this target's shared memory and matrix instructions; another needs its own.
 TARGETS = [["cuda", 90, 32]]
 KERNELS = ["place", "store", "queries", "select", "select-widest", "attend", "attend-split", "attend-all"]
 KERNELS += ["combine", "route", "dispatch", "gated", "join", "join-routed"]
