@@ -132,6 +132,12 @@ def test_the_question_about_limits_is_optional_and_callable():
         DecodeStrategyDescriptor(**VALID[DecodeStrategyDescriptor], supports=())
 
 
+def test_a_strategy_may_offer_an_indexers_scores():
+    assert DecodeStrategyDescriptor(**VALID[DecodeStrategyDescriptor]).logits is None
+    with pytest.raises(DescriptorError, match="logits"):
+        DecodeStrategyDescriptor(**VALID[DecodeStrategyDescriptor], logits=())
+
+
 @pytest.mark.parametrize("value", ["cuda", ["cuda"], ("",), (1,), None])
 @pytest.mark.parametrize("field", ["device_types", "architectures", "kernels", "modules"])
 def test_requirements_are_tuples_of_words_and_a_bare_string_is_refused(field, value):

@@ -85,7 +85,16 @@ def test_every_size_has_an_upper_bound(monkeypatch):
     sizes = {"RELAY_DEPTH", "PLUGINS_OBSERVER_QUEUE", "PLANNER_WARMUP_STEPS", "GRAPHS_MAX_GRAPHS"}
     sizes |= {"GRAPHS_BYTES_LIMIT", "ENGINE_MAX_REQUESTS", "ENGINE_DRAFT_TOKENS", "ENGINE_MAX_MODEL_LEN"}
     sizes |= {"ENGINE_PAGE_SIZE", "ENGINE_NUM_PAGES", "ENGINE_PREFILL_CHUNK", "ENGINE_SEED"}
+    sizes |= {"SPARSE_MOE_LAYERS", "SPARSE_MOE_VOCABULARY"}
     assert {f"ADAVERIFY_{name}" for name in sizes} <= set(caught.value.problems)
+
+
+def test_sizes_of_the_sparse_decoder_are_those_that_are_set(monkeypatch):
+    """The decoder's own defaults stay in one place."""
+    assert read_settings().sparse_moe.chosen() == {}
+    monkeypatch.setenv("ADAVERIFY_SPARSE_MOE_LAYERS", "3")
+    monkeypatch.setenv("ADAVERIFY_SPARSE_MOE_EXPERT_WIDTH", "1024")
+    assert read_settings().sparse_moe.chosen() == {"layers": 3, "expert_width": 1024}
 
 
 def test_all_bad_values_of_all_sections_are_reported_at_once(monkeypatch):

@@ -66,7 +66,13 @@ from adaverify_contracts.plan import (
     StepState,
 )
 from adaverify_contracts.reading import AttendContext, BlockDrafter, TappedModel
-from adaverify_contracts.strategy import DecodeRowBuilder, DecodeStrategyDescriptor, StrategyFactory
+from adaverify_contracts.strategy import (
+    DecodeRowBuilder,
+    DecodeStrategyDescriptor,
+    PagedLogits,
+    PagedLogitsFactory,
+    StrategyFactory,
+)
 from adaverify_contracts.verification import (
     BudgetCandidates,
     Policy,
@@ -127,6 +133,8 @@ __all__ = [
     "ModelGeometry",
     "ModelOptions",
     "NoStrategyError",
+    "PagedLogits",
+    "PagedLogitsFactory",
     "Plan",
     "PlanError",
     "PlanState",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
@@ -98,6 +99,10 @@ class BenchmarkOptions:
         offline: never download anything.
         drafter: name of a registered drafter for that model; None leaves it to the benchmark.
         progress: called as ``progress(done, total, what)`` before each case.
+        stages: parts to run, for benchmarks that have several; empty runs all.
+        folder: where such a benchmark keeps what it measured; None leaves it to the benchmark.
+        again: measure what is kept there once more.
+        context: KV length of each request, for benchmarks that have one; None leaves it to the benchmark.
     """
 
     device: str
@@ -111,8 +116,18 @@ class BenchmarkOptions:
     offline: bool = False
     drafter: str | None = None
     progress: Callable[[int, int, str], None] = field(default=_silent, repr=False)
+    stages: tuple[str, ...] = ()
+    folder: Path | None = None
+    again: bool = False
+    context: int | None = None
 
     def __post_init__(self) -> None:
+        _check.strings("BenchmarkOptions", "stages", self.stages)
+        _check.instance("BenchmarkOptions", "again", self.again, bool)
+        if self.folder is not None:
+            _check.instance("BenchmarkOptions", "folder", self.folder, Path)
+        if self.context is not None:
+            _check.at_least("BenchmarkOptions", "context", self.context, 1)
         _check.instance("BenchmarkOptions", "device", self.device, str)
         _check.instance("BenchmarkOptions", "capability", self.capability, Capability)
         _check.instance("BenchmarkOptions", "timer", self.timer, Timer)
@@ -226,12 +241,15 @@ class BenchmarkDescriptor:
         requirements: what the device must offer.
         run: called with the options. It compares values with a reference first and raises ``WrongValueError``
             when one differs; only then it takes times.
+        stages: parts that can be run alone. A benchmark that has some takes long and keeps what it measured
+            in a folder; ``adaverify bench all`` leaves it out.
     """
 
     name: str
     description: str
     requirements: Requirements
     run: Callable[[BenchmarkOptions], BenchmarkResult] = field(repr=False)
+    stages: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         _check.name("BenchmarkDescriptor", self.name)
@@ -245,3 +263,4 @@ class BenchmarkDescriptor:
         _check.strings("BenchmarkDescriptor", "description", (self.description,))
         _check.instance("BenchmarkDescriptor", "requirements", self.requirements, Requirements)
         _check.callable_field("BenchmarkDescriptor", "run", self.run)
+        _check.strings("BenchmarkDescriptor", "stages", self.stages)

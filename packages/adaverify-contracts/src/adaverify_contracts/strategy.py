@@ -56,6 +56,48 @@ class StrategyFactory(Protocol):
         ...
 
 
+class PagedLogits(Protocol):
+    """Scores of an indexer over a paged FP8 cache, for the rows of one kind of hardware's strategies."""
+
+    def __call__(
+        self,
+        query: torch.Tensor,
+        weights: torch.Tensor,
+        pool: torch.Tensor,
+        rows: DecodeRows,
+        width: int,
+    ) -> torch.Tensor:
+        """Return masked scores float32 [M x N, width] by slot; -inf from each slot's length on.
+
+        Launch-only: the result is allocated, under capture from the graph's pool.
+
+        Args:
+            query: float8_e4m3fn [T, H, D], by query token, dense.
+            weights: float32 [T, H], by query token, dense; a positive query scale is folded in.
+            pool: uint8 [pages, P, 1, D + 4], each page P rows of D codes, then P float32 scales.
+            rows: of a strategy that offers these scores.
+            width: columns; at least every row length.
+
+        Raises:
+            LayoutError: tensors do not fit the kernel, or the rows carry no schedule that it needs.
+            GraphError: the call would compile inside a capture.
+        """
+        ...
+
+
+class PagedLogitsFactory(Protocol):
+    """Makes the scores of one model's sizes; compiles what later calls need."""
+
+    def __call__(self, heads: int, head_dim: int, page_size: int, device: torch.device) -> PagedLogits:
+        """Return scores of ``heads`` x ``head_dim`` over pages of ``page_size`` entries.
+
+        Raises:
+            CapabilityError: the kernel library is not there.
+            LayoutError: sizes that the kernel does not take.
+        """
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class DecodeStrategyDescriptor:
     """A decode strategy as a plugin registers it.
@@ -71,6 +113,7 @@ class DecodeStrategyDescriptor:
         evidence: ``executed``, ``emulated`` or ``compiled``: how far the author proved it on its hardware.
         allocate: the factory.
         supports: optional question about limits: returns all reasons why these limits cannot be served.
+        logits: optional factory of an indexer's scores over a paged FP8 cache that read this strategy's rows.
     """
 
     name: str
@@ -81,6 +124,7 @@ class DecodeStrategyDescriptor:
     evidence: str
     allocate: StrategyFactory = field(repr=False)
     supports: Callable[[Limits], tuple[str, ...]] | None = field(default=None, repr=False)
+    logits: PagedLogitsFactory | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         _check.name("DecodeStrategyDescriptor", self.name)
@@ -94,3 +138,5 @@ class DecodeStrategyDescriptor:
         _check.callable_field("DecodeStrategyDescriptor", "allocate", self.allocate)
         if self.supports is not None:
             _check.callable_field("DecodeStrategyDescriptor", "supports", self.supports)
+        if self.logits is not None:
+            _check.callable_field("DecodeStrategyDescriptor", "logits", self.logits)

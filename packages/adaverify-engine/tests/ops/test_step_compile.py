@@ -1,4 +1,4 @@
-"""The gather, pick, advance and lookup kernels compile ahead of time for every target, without a device."""
+"""Every kernel around a captured step compiles ahead of time for every target, without a device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 SOON = [["cuda", 90, 32]]
 LATER = [["cuda", 100, 32], ["cuda", 120, 32], ["hip", "gfx942", 64], ["hip", "gfx950", 64]]
 TARGETS = [*SOON, *(pytest.param(target, marks=pytest.mark.slow) for target in LATER)]
-KERNELS = ["gather", "chunk", "row", "advance", "lookup"]
+KERNELS = ["gather", "chunk", "row", "advance", "lookup", "gather recorded", "accept recorded"]
 
 # A process of its own, since in this one the interpreter may stand in for the compiler.
 CHILD = textwrap.dedent(
@@ -27,6 +27,7 @@ CHILD = textwrap.dedent(
     from adaverify_engine.ops.gather_rows.kernel import gather_rows_kernel
     from adaverify_engine.ops.lookup.kernel import lookup_kernel
     from adaverify_engine.ops.pick.kernel import chunk_kernel, row_kernel
+    from adaverify_engine.ops.recorded.kernel import accept_recorded_kernel, gather_recorded_kernel
 
     CASES = {
         "gather": (
@@ -40,12 +41,20 @@ CHILD = textwrap.dedent(
         "lookup": (
             lookup_kernel, dict(DRAFTS=7, BLOCK_DRAFTS=16, BLOCK=256, LONGEST=16, OCCURRENCES=8), 8
         ),
+        "gather recorded": (
+            gather_recorded_kernel,
+            dict(DRAFTS=7, WIDTH=2048, BLOCK_DRAFTS=8, BLOCK_WIDTH=1024),
+            4,
+        ),
+        "accept recorded": (
+            accept_recorded_kernel, dict(START=2048, BOUND=2559, DRAFTS=7, BLOCK=8), 1
+        ),
     }
     SCALARS = {"logits_stride", "vocabulary", "positions", "history_stride"}
     REALS = {"logits", "temperature", "top_p", "chunk_best", "chunk_second", "gaps", "hits", "trials",
-             "scores", "out_gap", "out_gaps", "row_scores"}
+             "scores", "out_gap", "out_gaps", "row_scores", "out_scores"}
     WIDE = {"noise", "chunk_mass"}
-    LONG = {"certain", "row_drafts", "slots"}
+    LONG = {"certain", "row_drafts", "slots", "row_slots"}
     report = {}
     for name, (kernel, constants, warps) in CASES.items():
         kinds = {
@@ -106,7 +115,7 @@ def test_every_kernel_compiles_for_a_target(report, tmp_path, target):
         assert facts["shared"] <= 48 * 1024
 
 
-@pytest.mark.parametrize("kernel", ["gather", "chunk", "row", "lookup"])
+@pytest.mark.parametrize("kernel", ["gather", "chunk", "row", "lookup", "gather recorded"])
 def test_row_offsets_are_64_bit_in_the_compiled_kernel(report, kernel):
     """Token times vocabulary, and slot times history length, overflow 32 bits on large steps."""
     facts = report[f"{kernel} cuda 90"]

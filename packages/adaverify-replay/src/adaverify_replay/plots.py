@@ -103,7 +103,7 @@ def plot_cost_curve(table: CostCurves, path: str | os.PathLike[str], *, tiered: 
     Raises:
         AdaverifyError: matplotlib is not installed, or the suffix is none of ``SUFFIXES``.
     """
-    figure = _figure()
+    figure = new_figure()
     axes = figure.add_subplot()
     for curve in table.curves:
         label = f"{curve.requests} requests, context {curve.context}"
@@ -126,7 +126,7 @@ def plot_cost_curve(table: CostCurves, path: str | os.PathLike[str], *, tiered: 
     axes.set_title("Cost of a step: measured (points) and used (lines)")
     if table.curves:
         axes.legend(fontsize="small")
-    return _save(figure, path)
+    return save_figure(figure, path)
 
 
 def plot_trace(records: Sequence[StepRecord], path: str | os.PathLike[str]) -> Path:
@@ -140,7 +140,7 @@ def plot_trace(records: Sequence[StepRecord], path: str | os.PathLike[str]) -> P
         problem = "a trace without records cannot be plotted"
         raise TraceError(problem, path=str(path), remedy="record at least one step")
     steps = [record.step for record in records]
-    figure = _figure()
+    figure = new_figure()
     drafts, times = figure.subplots(2, 1, sharex=True)
     for name in ("scheduled", "verified", "accepted"):
         drafts.plot(steps, [getattr(record, name) for record in records], label=name, linewidth=1)
@@ -153,7 +153,7 @@ def plot_trace(records: Sequence[StepRecord], path: str | os.PathLike[str]) -> P
     times.set_ylabel("step time, ms")
     times.set_xlabel("step")
     times.legend(fontsize="small")
-    return _save(figure, path)
+    return save_figure(figure, path)
 
 
 def plot_reliability(
@@ -178,7 +178,7 @@ def plot_reliability(
             allowed="at least one regime with K of at least 1",
             remedy="record drafts first",
         )
-    figure = _figure((max(6.0, 2.4 * width), 0.6 + 2.8 * len(diagrams)))
+    figure = new_figure((max(6.0, 2.4 * width), 0.6 + 2.8 * len(diagrams)))
     panels = figure.subplots(len(diagrams), width, sharex=True, sharey=True, squeeze=False)
     for (regime, series), row in zip(diagrams.items(), panels, strict=True):
         row[0].set_ylabel(f"{regime}: accepted")
@@ -194,7 +194,7 @@ def plot_reliability(
             axes.set_title(f"position {index + 1}\nECE {shown} %", fontsize="small")
     panels[0][0].legend(fontsize="x-small")
     figure.supxlabel("predicted survival, held-out prompts")
-    return _save(figure, path)
+    return save_figure(figure, path)
 
 
 def _draw_bins(axes: Any, one: Reliability, name: str, color: str) -> None:
@@ -211,7 +211,7 @@ def require_plottable(path: str | os.PathLike[str]) -> None:
     Raises:
         AdaverifyError: matplotlib is not installed, or the suffix is none of ``SUFFIXES``.
     """
-    _figure()
+    new_figure()
     _require_suffix(Path(path))
 
 
@@ -225,7 +225,8 @@ def _require_suffix(path: Path) -> None:
         )
 
 
-def _figure(size: tuple[float, float] = (8, 5)) -> Figure:
+def new_figure(size: tuple[float, float] = (8, 5)) -> Figure:
+    """Return an empty figure of ``size`` inches; raises ``AdaverifyError`` without matplotlib."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -238,7 +239,8 @@ def _figure(size: tuple[float, float] = (8, 5)) -> Figure:
     return figure
 
 
-def _save(figure: Any, path: str | os.PathLike[str]) -> Path:
+def save_figure(figure: Any, path: str | os.PathLike[str]) -> Path:
+    """Write a figure in the format of the suffix; raises ``AdaverifyError`` where that cannot be."""
     target = Path(path)
     _require_suffix(target)
     try:

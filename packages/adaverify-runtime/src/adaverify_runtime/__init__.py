@@ -23,6 +23,7 @@ from adaverify_runtime.settings import (
     PluginSettings,
     RelaySettings,
     Settings,
+    SparseMoeSettings,
     known_variables,
     read_settings,
 )
@@ -57,6 +58,7 @@ __all__ = [
     "RowCostTable",
     "Selection",
     "Settings",
+    "SparseMoeSettings",
     "Staged",
     "StartupReport",
     "Verifier",

@@ -51,6 +51,10 @@ File = Annotated[Path | None, AfterValidator(_regular)]
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
 
 
+def _size(what: str) -> Any:
+    return Field(default=None, ge=1, le=_LENGTH, description=f"an int in 1 .. {_LENGTH}: {what}")
+
+
 class _Section(BaseSettings):
     """One concern. Values given as arguments win over the environment."""
 
@@ -216,6 +220,37 @@ class EngineSettings(_Section):
     dtype: Literal["float32", "bfloat16"] = Field(default="bfloat16", description="float32 or bfloat16")
 
 
+class SparseMoeSettings(_Section):
+    """Sizes of the sparse mixture-of-experts decoder of ``adaverify bench endtoend``.
+
+    Unset sizes are those of ``adaverify_engine.sparse_moe.SparseMoeSizes``, which checks all together.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="ADAVERIFY_SPARSE_MOE_")
+
+    layers: int | None = _size("decoder layers")
+    hidden: int | None = _size("residual width")
+    query_rank: int | None = _size("width that queries are projected from")
+    heads: int | None = _size("query heads of attention")
+    latent: int | None = _size("width of a cache entry's value")
+    rope: int | None = _size("rotated width of queries and keys")
+    index_heads: int | None = _size("heads of the indexer")
+    index_dim: int | None = _size("width of an index head")
+    selected: int | None = _size("entries a query token attends to, at most")
+    compress_ratio: int | None = _size("tokens to one cache entry")
+    output_rank: int | None = _size("width between attention and residual")
+    experts: int | None = _size("routed experts of the whole model")
+    local_experts: int | None = _size("routed experts on this accelerator")
+    active_experts: int | None = _size("experts of one token")
+    expert_width: int | None = _size("inner width of a routed expert")
+    shared_width: int | None = _size("inner width of the shared expert")
+    vocabulary: int | None = _size("token ids")
+
+    def chosen(self) -> dict[str, int]:
+        """Return the sizes that are set, by name."""
+        return self.model_dump(exclude_none=True)
+
+
 class BridgeSettings(_Section):
     """The bridge into vLLM, read by its plugin in every process of vLLM."""
 
@@ -264,6 +299,7 @@ class Settings:
     engine: EngineSettings = field(default_factory=EngineSettings)
     paths: PathSettings = field(default_factory=PathSettings)
     bridge: BridgeSettings = field(default_factory=BridgeSettings)
+    sparse_moe: SparseMoeSettings = field(default_factory=SparseMoeSettings)
     warnings: tuple[str, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
@@ -281,6 +317,7 @@ _SECTIONS: dict[str, type[_Section]] = {
     "engine": EngineSettings,
     "paths": PathSettings,
     "bridge": BridgeSettings,
+    "sparse_moe": SparseMoeSettings,
 }
 
 

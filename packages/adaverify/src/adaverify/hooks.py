@@ -21,6 +21,8 @@ _DESCRIPTIONS = {
     "capture": "capturing the ladder for ragged batches, against full batches only",
     "step": "a decode step, adaptive against fixed, on the same rows",
 }
+ENDTOEND = "every policy and the published arrangement over recorded truth, in a large model's step"
+STAGES = ("curve", "arms", "shares", "paired", "capture", "plot")
 
 
 class _Run:
@@ -37,9 +39,10 @@ class _Run:
 
 @hookimpl
 def adaverify_register_benchmarks() -> Sequence[BenchmarkDescriptor]:
-    """Return the benchmarks of the components; each runs on a CPU and on CUDA."""
+    """Return the benchmarks of the components and of the whole; each runs on a CPU and on CUDA."""
     devices = Requirements(device_types=("cpu", "cuda"))
-    return tuple(
+    components = tuple(
         BenchmarkDescriptor(name, description, devices, _Run(name))
         for name, description in _DESCRIPTIONS.items()
     )
+    return (*components, BenchmarkDescriptor("endtoend", ENDTOEND, devices, _Run("endtoend.run"), STAGES))

@@ -13,6 +13,7 @@ from adaverify_contracts import (
     DecodeRowBuilder,
     DecodeStrategyDescriptor,
     Limits,
+    PagedLogits,
     ProbeDescriptor,
     Requirements,
     hookimpl,
@@ -66,6 +67,12 @@ def _supports(limits: Limits) -> tuple[str, ...]:
     return (f"{most} are {limits.max_tokens} rows; the schedule kernel holds {MAX_SCHEDULE_ROWS}",)
 
 
+def _row_logits(heads: int, head_dim: int, page_size: int, device: torch.device) -> PagedLogits:
+    from adaverify_sm90_flatten.deep_gemm.row_logits import make_row_logits
+
+    return make_row_logits(heads, head_dim, page_size, device)
+
+
 @hookimpl
 def adaverify_register_probes() -> Sequence[ProbeDescriptor]:
     """Return the probe of DeepGEMM's paged MQA logits; no strategy requires it."""
@@ -111,6 +118,7 @@ def adaverify_register_decode_strategies() -> Sequence[DecodeStrategyDescriptor]
             evidence="executed",
             allocate=_flatten,
             supports=_supports,
+            logits=_row_logits,
         ),
         DecodeStrategyDescriptor(
             name="paired",
@@ -121,6 +129,7 @@ def adaverify_register_decode_strategies() -> Sequence[DecodeStrategyDescriptor]
             evidence="executed",
             allocate=_paired,
             supports=_supports,
+            logits=_row_logits,
         ),
         DecodeStrategyDescriptor(
             name="uniform-native",
@@ -131,5 +140,6 @@ def adaverify_register_decode_strategies() -> Sequence[DecodeStrategyDescriptor]
             evidence="executed",
             allocate=_uniform,
             supports=_supports,
+            logits=_row_logits,
         ),
     )

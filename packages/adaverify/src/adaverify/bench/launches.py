@@ -94,7 +94,7 @@ def _profiled(engine: Engine, most: int) -> tuple[int, Counter[str]]:
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     before, read = pipeline.under_way, 0
     with torch.profiler.profile(activities=activities) as profile:
-        with _synchronising_is_an_error():
+        with synchronising_is_an_error():
             while read < most and not engine.idle:
                 known = engine.stats.steps
                 try:
@@ -115,7 +115,8 @@ def _profiled(engine: Engine, most: int) -> tuple[int, Counter[str]]:
 
 
 @contextmanager
-def _synchronising_is_an_error() -> Iterator[None]:
+def synchronising_is_an_error() -> Iterator[None]:
+    """Make synchronising calls of torch raise within."""
     mode = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")
     try:

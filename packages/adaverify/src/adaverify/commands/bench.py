@@ -81,6 +81,24 @@ def bench(
     drafter: Annotated[str | None, typer.Option(help="Drafter of step; n-gram when omitted.")] = None,
     dtype: Dtype = None,
     offline: Offline = False,
+    stage: Annotated[
+        list[str] | None,
+        typer.Option(help="Run this part of endtoend; may be repeated. All of them when omitted."),
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            parser=path,
+            metavar="FOLDER",
+            help="Keep results and plots of endtoend here; what is there is not measured again.",
+        ),
+    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Measure kept cases again.")] = False,
+    context: Annotated[
+        int | None,
+        typer.Option(min=1, max=1 << 20, help="KV length in endtoend; 2048 on a card."),
+    ] = None,
     json: Annotated[
         Path | None,
         typer.Option(
@@ -103,6 +121,7 @@ def bench(
         _list(plugins, capability)
         return
     chosen = _chosen(name, plugins, capability)
+    _require_stages(chosen, stage or [])
     if json is not None and json != STDOUT:
         require_writable(json, "--json")
     setup = surroundings(where, capability, repeat) | {"clocks_before": clocks(where)}
@@ -125,6 +144,10 @@ def bench(
             offline=offline,
             drafter=drafter,
             progress=show,
+            stages=tuple(stage or ()),
+            folder=folder,
+            again=again,
+            context=context,
         )
         outcomes = []
         for number, entry in enumerate(chosen, 1):
@@ -145,7 +168,7 @@ def _chosen(name: str, plugins: PluginManager, capability: Capability) -> list[E
     """
     entries = plugins.benchmarks()
     if name == ALL:
-        return list(entries)
+        return [entry for entry in entries if not entry.descriptor.stages]
     for entry in entries:
         if entry.descriptor.name != name:
             continue
@@ -158,6 +181,18 @@ def _chosen(name: str, plugins: PluginManager, capability: Capability) -> list[E
             )
         return [entry]
     raise UnknownNameError("benchmark", name, (ALL, *(entry.descriptor.name for entry in entries)))
+
+
+def _require_stages(chosen: Sequence[Entry], stages: Sequence[str]) -> None:
+    """Refuse a stage that none of the benchmarks has.
+
+    Raises:
+        UnknownNameError: names the stages there are.
+    """
+    known = tuple(stage for entry in chosen for stage in entry.descriptor.stages)
+    for stage in stages:
+        if stage not in known:
+            raise UnknownNameError("stage", stage, known)
 
 
 def _run(entry: Entry, options: BenchmarkOptions, plugins: PluginManager, *, skip: bool) -> Outcome:

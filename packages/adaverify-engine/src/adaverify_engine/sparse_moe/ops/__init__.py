@@ -1,0 +1,1 @@
+"""One folder an operation: readable torch reference, Triton kernel, launch."""

@@ -1,0 +1,1 @@
+"""silu(gate) x up of routed and shared experts."""

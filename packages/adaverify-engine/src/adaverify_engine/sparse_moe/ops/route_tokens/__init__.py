@@ -1,0 +1,1 @@
+"""Which experts each token goes to, and its rows laid out by expert."""

@@ -1,0 +1,1 @@
+"""The best-scored cache entries of each slot."""

@@ -1,0 +1,1 @@
+"""From the query product to rotated attention queries and quantised index queries."""

@@ -1,0 +1,156 @@
+"""Plots of arms beside each other; matplotlib is imported when one is asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from adaverify_replay.plots import new_figure, save_figure
+
+_COLORS = ("none", "baseline-adaptive", "oracle-budget", "adaptive", "oracle", "baseline-fixed")
+
+Arms = Mapping[int, Mapping[str, Mapping[str, Any]]]
+"""Figures of each arm, by number of requests, then by name of the arm."""
+
+
+def plot_arms(arms: Arms, path: str | os.PathLike[str]) -> Path:
+    """Plot tokens a second, relative to the arm that verifies everything, and time a token over requests.
+
+    Each arm has ``tokens_per_s`` with ``tokens_per_s_low`` and ``tokens_per_s_high``, and
+    ``token_latency_us``. Bars are quartiles over rounds. The suffix of ``path`` chooses the format.
+
+    Raises:
+        AdaverifyError: matplotlib is not installed, or the suffix is none of ``SUFFIXES``.
+    """
+    figure = new_figure((12, 5))
+    rate, latency = figure.subplots(1, 2)
+    full = max((name for name in _names(arms) if name.startswith("fixed-")), default="")
+    for number, name in enumerate(_names(arms)):
+        style = _style(name, number)
+        have = [requests for requests in arms if name in arms[requests] and full in arms[requests]]
+        base = [arms[requests][full]["tokens_per_s"] for requests in have]
+        own = [arms[requests][name] for requests in have]
+        middle = [one["tokens_per_s"] / under for one, under in zip(own, base, strict=True)]
+        low = [
+            (one["tokens_per_s"] - one["tokens_per_s_low"]) / under
+            for one, under in zip(own, base, strict=True)
+        ]
+        high = [
+            (one["tokens_per_s_high"] - one["tokens_per_s"]) / under
+            for one, under in zip(own, base, strict=True)
+        ]
+        rate.errorbar(have, middle, yerr=[low, high], label=name, capsize=2, **style)
+        latency.plot(have, [1e-3 * one["token_latency_us"] for one in own], label=name, **style)
+    rate.set_ylabel(f"tokens a second, {full} = 1")
+    latency.set_ylabel("time a token and request, ms")
+    latency.set_yscale("log")
+    for axes in (rate, latency):
+        _over_requests(axes, list(arms))
+    figure.legend(*rate.get_legend_handles_labels(), loc="outside right upper", fontsize="small")
+    return save_figure(figure, path)
+
+
+def plot_planning(arms: Arms, path: str | os.PathLike[str]) -> Path:
+    """Plot drafts verified a request, accepted length and the share of verified drafts that failed.
+
+    Each arm has ``verified_a_step``, ``accepted_length`` and ``waste``.
+
+    Raises:
+        AdaverifyError: matplotlib is not installed, or the suffix is none of ``SUFFIXES``.
+    """
+    figure = new_figure((14, 4.5))
+    panels = figure.subplots(1, 3)
+    for number, name in enumerate(_names(arms)):
+        style = _style(name, number)
+        have = [requests for requests in arms if name in arms[requests]]
+        own = [arms[requests][name] for requests in have]
+        verified = [one["verified_a_step"] / requests for one, requests in zip(own, have, strict=True)]
+        for axes, values in zip(
+            panels,
+            (verified, [one["accepted_length"] for one in own], [one["waste"] for one in own]),
+            strict=True,
+        ):
+            axes.plot(have, values, label=name, **style)
+    words = ("drafts verified, a request and step", "accepted length, tokens", "verified drafts that failed")
+    for axes, word in zip(panels, words, strict=True):
+        axes.set_ylabel(word)
+        _over_requests(axes, list(arms))
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", fontsize="small")
+    return save_figure(figure, path)
+
+
+def plot_tiers(points: Mapping[int, Sequence[tuple[int, float]]], path: str | os.PathLike[str]) -> Path:
+    """Plot seconds of a step at each captured size, as stairs, one line a number of requests.
+
+    Raises:
+        AdaverifyError: matplotlib is not installed, or the suffix is none of ``SUFFIXES``.
+    """
+    figure = new_figure((8, 5))
+    axes = figure.subplots()
+    for requests, found in points.items():
+        tokens, seconds = zip(*found, strict=True)
+        axes.plot(
+            tokens,
+            [1e3 * value for value in seconds],
+            drawstyle="steps-pre",
+            marker="o",
+            markersize=3,
+            label=f"{requests} requests",
+        )
+    axes.set_xlabel("query tokens executed")
+    axes.set_ylabel("step time, ms")
+    axes.set_xscale("log", base=2)
+    axes.set_ylim(bottom=0)
+    axes.legend(fontsize="small")
+    return save_figure(figure, path)
+
+
+def plot_capture(captures: Mapping[int, Mapping[str, Any]], path: str | os.PathLike[str]) -> Path:
+    """Plot capture seconds and bytes of the fixed and the adaptive ladder, and padding of limited ladders.
+
+    Raises:
+        AdaverifyError: matplotlib is not installed, or the suffix is none of ``SUFFIXES``.
+    """
+    figure = new_figure((11, 4))
+    seconds, held, padding = figure.subplots(1, 3)
+    for place, (requests, found) in enumerate(captures.items()):
+        for offset, name in enumerate(("fixed", "adaptive")):
+            at = place + 0.4 * offset
+            label = f"{name}, {found[name]['graphs']} graphs"
+            seconds.bar(at, found[name]["seconds"], width=0.35, color=f"C{offset}", label=label)
+            held.bar(at, found[name]["pool_bytes"] / 2**20, width=0.35, color=f"C{offset}")
+        for axes in (seconds, held):
+            axes.set_xlabel(f"{requests} requests")
+            axes.set_xticks([])
+        ladders = found.get("ladders", ())
+        for name in ("even", "chosen"):
+            limits = [one["limit"] for one in ladders]
+            padding.plot(limits, [one[f"{name}_padding"] for one in ladders], marker="o", label=name)
+    seconds.set_ylabel("capture, s")
+    held.set_ylabel("held by captures, MiB")
+    padding.set_xlabel("graphs at most")
+    padding.set_ylabel("mean padding, share of the batch")
+    seconds.legend(fontsize="x-small")
+    padding.legend(fontsize="x-small")
+    return save_figure(figure, path)
+
+
+def _names(arms: Arms) -> list[str]:
+    return list(dict.fromkeys(name for found in arms.values() for name in found))
+
+
+def _style(name: str, number: int) -> dict[str, Any]:
+    """Return how a line looks: fixed arms stay in the background."""
+    if name.startswith("fixed-"):
+        return {"color": str(0.85 - 0.08 * int(name.rsplit("-", 1)[1])), "linewidth": 1}
+    place = _COLORS.index(name) if name in _COLORS else 6 + number
+    line = "--" if name.startswith("baseline") else ":" if name.startswith("oracle") else "-"
+    return {"color": f"C{place % 10}", "linestyle": line, "linewidth": 1.8, "marker": "o", "markersize": 3}
+
+
+def _over_requests(axes: Any, requests: Sequence[int]) -> None:
+    axes.set_xlabel("requests at once")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(requests, [str(count) for count in requests])

@@ -1,0 +1,180 @@
+"""``adaverify bench endtoend``: stages and cases, in an order that shares captures; what is there is kept."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from adaverify.bench.endtoend import ladders, paired
+from adaverify.bench.endtoend.arms_stage import measure_arms
+from adaverify.bench.endtoend.baseline import BodyGraphs
+from adaverify.bench.endtoend.curve import measure_curve, table_of
+from adaverify.bench.endtoend.deck import Deck
+from adaverify.bench.endtoend.figures import draw
+from adaverify.bench.endtoend.ground import Ground, open_ground
+from adaverify.bench.endtoend.proof import prove_steps
+from adaverify.bench.endtoend.shares import measure_shares
+from adaverify.bench.endtoend.store import Store
+from adaverify.bench.endtoend.tables import result_of
+from adaverify.hooks import STAGES
+from adaverify_contracts import AdaverifyError, BenchmarkOptions, BenchmarkResult
+
+PER_REQUESTS = ("curve", "arms", "shares")
+FOLDER = Path("endtoend")
+
+
+def run(options: BenchmarkOptions) -> BenchmarkResult:
+    """Run the stages that were asked for, each case after it was compared with the records, and keep each.
+
+    A case that fails does not keep the others from being measured; the first failure is raised at the end.
+
+    Raises:
+        WrongValueError: a case is not what the records say; what was kept stays.
+        AdaverifyError: the folder holds results of something else.
+    """
+    ground = open_ground(options)
+    folder = FOLDER if options.folder is None else options.folder
+    store = Store(folder / "endtoend.json", ground.identity)
+    stages = options.stages or STAGES
+    cases = list(_cases(ground, stages))
+    bench = _Bench(ground, store)
+    failures: list[Exception] = []
+    try:
+        for done, (stage, case) in enumerate(cases):
+            options.progress(done, len(cases), f"{stage} {case}")
+            if store.get(stage, case) is not None and not options.again:
+                bench.tell(f"{stage} {case}: kept from before")
+                continue
+            bench.tell(f"{stage} {case}")
+            try:
+                store.keep(stage, case, bench.measure(stage, case))
+            except (AdaverifyError, RuntimeError) as error:
+                bench.tell(f"{stage} {case} failed: {traceback.format_exc()}")
+                failures.append(_without_frames(error))
+                bench.close()
+    finally:
+        bench.close()
+    if "plot" in stages:
+        for path in draw(store, folder):
+            bench.tell(f"plot: {path}")
+    if failures:
+        raise failures[0]
+    return result_of(store, ground)
+
+
+def _without_frames(error: Exception) -> Exception:
+    """Return an error that no longer holds the frames it passed, and with them the model and its graphs."""
+    link: BaseException | None = error
+    while link is not None:
+        link.__traceback__ = None
+        link = link.__cause__ or link.__context__
+    return error
+
+
+def _cases(ground: Ground, stages: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Yield (stage, case), one number of requests after the other: its graphs serve all its stages."""
+    for requests in ground.requests:
+        for stage in PER_REQUESTS:
+            if stage in stages:
+                yield stage, str(requests)
+    if "capture" in stages:
+        yield "capture", str(ladders.REQUESTS[ground.kind])
+    if "paired" in stages:
+        for context in paired.CONTEXTS[ground.kind]:
+            yield "paired", str(context)
+
+
+class _Bench:
+    """Holds the captured steps of one number of requests at a time."""
+
+    def __init__(self, ground: Ground, store: Store) -> None:
+        self._ground, self._store = ground, store
+        self._deck: Deck | None = None
+        self._graphs: BodyGraphs | None = None
+        self._begun = perf_counter()
+
+    def tell(self, words: str) -> None:
+        """Say a line of progress at once: a run that is cut off has said where it was."""
+        sys.stderr.write(f"[{perf_counter() - self._begun:7.1f} s] {words}\n")
+        sys.stderr.flush()
+
+    def measure(self, stage: str, case: str) -> dict[str, Any]:
+        """Return one case, measured now."""
+        begun = perf_counter()
+        if stage == "paired":
+            self.close()
+            value = paired.measure_paired(self._ground, int(case))
+        elif stage == "capture":
+            self.close()
+            value = ladders.measure_capture(self._ground, int(case))
+            limits = self._ground.limits(max(self._ground.requests), self._ground.context)
+            value["ladders"] = ladders.compare_ladders(limits)
+        else:
+            value = _PER_REQUESTS[stage](self, int(case))
+        return {**value, "took_seconds": perf_counter() - begun}
+
+    def curve(self, requests: int) -> dict[str, Any]:
+        """Return the cost curve; the bench keeps nothing else of it."""
+        return measure_curve(self.deck(requests))
+
+    def arms(self, requests: int) -> dict[str, Any]:
+        """Return all arms."""
+        return measure_arms(self.deck(requests), self.graphs(requests), self._curve_of(requests), self.tell)
+
+    def shares(self, requests: int) -> dict[str, Any]:
+        """Return equal budgets, and the proof that a step is one launch."""
+        deck, graphs = self.deck(requests), self.graphs(requests)
+        curve = deck.price(table_of(deck, self._curve_of(requests)))
+        found = measure_shares(deck, graphs, curve)
+        for budget, one in found["budgets"].items():
+            beside = [f"{name} {one[name]['beside_model_us']:.0f} us" for name in ("ours", "baseline")]
+            ratio = one["ratio"]["median"]
+            self.tell(f"budget {budget}: step ratio {ratio:.4f}, beside the model {', '.join(beside)}")
+        return {**found, "proof": prove_steps(deck)}
+
+    def deck(self, requests: int) -> Deck:
+        """Return captured steps of ``requests``; others are given up."""
+        if self._deck is None or self._deck.requests != requests:
+            self.close()
+            begun = perf_counter()
+            self._deck = Deck(self._ground, requests)
+            taken, graphs = perf_counter() - begun, len(self._deck.verifier.tiers)
+            self.tell(f"{graphs} whole steps of {requests} requests captured in {taken:.1f} s")
+        return self._deck
+
+    def graphs(self, requests: int) -> BodyGraphs:
+        """Return the model alone, captured for ``requests``."""
+        deck = self.deck(requests)
+        if self._graphs is None:
+            begun = perf_counter()
+            self._graphs = BodyGraphs(deck)
+            self._graphs.capture()
+            taken = perf_counter() - begun
+            self.tell(f"{len(deck.tiers)} sizes of the model alone captured in {taken:.1f} s")
+        return self._graphs
+
+    def close(self) -> None:
+        """Give up what is captured."""
+        self._graphs = None
+        if self._deck is not None:
+            self._deck.close()
+            self._deck = None
+
+    def _curve_of(self, requests: int) -> dict[str, Any]:
+        kept = self._store.get("curve", str(requests))
+        if kept is None:
+            self.tell(f"curve {requests}: the arms need it")
+            kept = self.measure("curve", str(requests))
+            self._store.keep("curve", str(requests), kept)
+        return kept
+
+
+_PER_REQUESTS: dict[str, Callable[[_Bench, int], dict[str, Any]]] = {
+    "curve": _Bench.curve,
+    "arms": _Bench.arms,
+    "shares": _Bench.shares,
+}

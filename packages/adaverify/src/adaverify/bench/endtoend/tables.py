@@ -1,0 +1,150 @@
+"""Rows, checks and notes of the whole benchmark from what is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from statistics import median
+from typing import Any
+
+from adaverify.bench.endtoend.ground import Ground
+from adaverify.bench.endtoend.store import Store
+from adaverify_contracts import AdaverifyError, BenchmarkCell, BenchmarkColumn, BenchmarkResult
+
+_NAMES = (
+    ("stage", "", True),
+    ("case", "", True),
+    ("variant", "", True),
+    ("tokens_per_s", "1/s", True),
+    ("ratio", "see notes", True),
+    ("step_us", "us", True),
+    ("accepted_length", "tokens", True),
+    ("verified_a_step", "drafts", True),
+    ("waste", "share", True),
+    ("beside_model_us", "us", True),
+    ("tokens_per_s_low", "1/s", False),
+    ("tokens_per_s_high", "1/s", False),
+    ("step_us_low", "us", False),
+    ("step_us_high", "us", False),
+)
+_PLACES = {"ratio": 4, "accepted_length": 3, "waste": 4}
+
+Row = dict[str, BenchmarkCell]
+
+
+def result_of(store: Store, ground: Ground) -> BenchmarkResult:
+    """Return everything that is kept as one result; the file itself is in its facts.
+
+    Raises:
+        AdaverifyError: nothing is kept yet.
+    """
+    rows = [*_curves(store), *_arms(store), *_shares(store), *_paired(store), *_captures(store)]
+    if not rows:
+        raise AdaverifyError(
+            "nothing has been measured yet",
+            arrived="no case in the results",
+            allowed="at least one measured case",
+            remedy="run the stages curve and arms first",
+        )
+    source = ground.text.source
+    return BenchmarkResult(
+        columns=tuple(BenchmarkColumn(name, unit, shown) for name, unit, shown in _NAMES),
+        rows=tuple(tuple(_cell(row, name) for name, _, _ in _NAMES) for row in rows),
+        checks=(
+            (
+                "every arm, before it was timed: accepted drafts are min(admitted, recorded) for each "
+                "request, as many are verified as planned, and the device stands where the host follows it to"
+            ),
+            "forced steps, the oracles', admit exactly what they were told, in every step",
+        ),
+        data=(
+            f"records of {source.get('model')} with {source.get('drafter')}, K {ground.text.drafts}, "
+            f"{len(ground.text.accepted)} positions; a sparse mixture-of-experts decoder with random "
+            f"weights, whose text is meaningless and whose cost is real; context {ground.context}"
+        ),
+        cache="warm: graphs were replayed before; arms take turns over the same starts and the same text",
+        notes=(
+            "arms, ratio: tokens a second against the fixed arm of all K, round by round, median",
+            "shares, ratio: the published arrangement's step time over ours at the same budget",
+            "shares, beside_model_us: a step less the captured model alone, timed over the same text",
+            "drafting is recorded and costs nothing in any arm",
+            "model: " + ", ".join(f"{name} {value}" for name, value in ground.model.as_dict().items()),
+            "both oracles know the outcome: oracle-budget ranks by raw confidence, oracle wastes nothing",
+        ),
+        facts=store.as_dict(),
+    )
+
+
+def _cell(row: Row, name: str) -> BenchmarkCell:
+    value = row.get(name)
+    return round(value, _PLACES.get(name, 2)) if isinstance(value, float) else value
+
+
+def _curves(store: Store) -> Iterator[Row]:
+    for case, found in store.stage("curve").items():
+        for point in found["points"]:
+            yield {
+                "stage": "curve",
+                "case": f"{case} requests",
+                "variant": f"{point['tokens']} tokens",
+                "step_us": 1e6 * point["seconds"],
+                "step_us_low": 1e6 * point["low"],
+                "step_us_high": 1e6 * point["high"],
+            }
+
+
+def _arms(store: Store) -> Iterator[Row]:
+    for case, found in store.stage("arms").items():
+        arms: dict[str, dict[str, Any]] = found["arms"]
+        full = [name for name in arms if name.startswith("fixed-")][-1]
+        base = arms[full]["tokens_per_s_rounds"]
+        for name, arm in arms.items():
+            middle = median(own / other for own, other in zip(arm["tokens_per_s_rounds"], base, strict=True))
+            shown = {key: arm[key] for key, _, _ in _NAMES if key in arm}
+            yield {"stage": "arms", "case": f"{case} requests", "variant": name, "ratio": middle, **shown}
+
+
+def _shares(store: Store) -> Iterator[Row]:
+    for case, found in store.stage("shares").items():
+        for budget, one in found["budgets"].items():
+            for name in ("ours", "baseline"):
+                shown = {key: one[name][key] for key, _, _ in _NAMES if key in one[name]}
+                yield {
+                    "stage": "shares",
+                    "case": f"{case} requests",
+                    "variant": f"{name}, budget {budget}",
+                    "ratio": one["ratio"]["median"] if name == "ours" else None,
+                    **shown,
+                }
+            yield {
+                "stage": "shares",
+                "case": f"{case} requests",
+                "variant": f"model alone, budget {budget}",
+                "step_us": one["model_us"],
+            }
+
+
+def _paired(store: Store) -> Iterator[Row]:
+    for case, found in store.stage("paired").items():
+        for tier, one in found["tiers"].items():
+            for name, times in one.items():
+                if name == "ratio":
+                    continue
+                yield {
+                    "stage": "paired",
+                    "case": f"context {case}",
+                    "variant": f"{name}, {tier} tokens",
+                    "ratio": one["ratio"]["median"] if name == "paired" else None,
+                    **{key: times[key] for key, _, _ in _NAMES if key in times},
+                }
+
+
+def _captures(store: Store) -> Iterator[Row]:
+    for case, found in store.stage("capture").items():
+        for name in ("fixed", "adaptive"):
+            yield {
+                "stage": "capture",
+                "case": f"{case} requests",
+                "variant": f"{name}, {found[name]['graphs']} graphs",
+                "step_us": 1e6 * found[name]["seconds"],
+                "ratio": found["seconds_ratio"] if name == "adaptive" else None,
+            }
