@@ -223,7 +223,7 @@ def test_attention_reads_the_selected_entries(draw, moe, step, dtype, listed, pr
     for backend in ("torch", "triton"):
         attend = AttendSelected(
             64, heads=heads, latent=latent, rope=rope, selected=selected, page=8, device=moe.device,
-            backend=backend, launch=AttendLaunch(block=16, programs=programs, num_warps=4),
+            backend=backend, launch=AttendLaunch(block=16, span=16, programs=programs, num_warps=4),
         )  # fmt: skip
         assert attend.splits(tokens) == (1 if programs == 1 else 2 if listed else 4)
         slot = staged.rows.token_slot

@@ -17,22 +17,26 @@ LOG2_E = 1.4426950408889634
 class AttendLaunch:
     """How the kernel spreads over the device.
 
-    At the decoder's default sizes these fit 227 KiB of shared memory, and not less: a device with another
-    matrix unit needs its own.
+    At the decoder's default sizes these fit 227 KiB of shared memory: a device with less, or with another
+    matrix unit, needs its own.
 
     Attributes:
-        block: entries of one step of a program. 64: the rows of one matrix instruction, 72 KiB of bfloat16
-            entries in flight a stage.
-        programs: splits are added until so many programs run, up to one block a split. 128: a program needs
-            most of a processor's shared memory, and there are 132.
+        block: entries of one step of a program. 32: 36 KiB of bfloat16 entries, so that two steps' tiles are
+            on their way while a third is computed with; at 64 no third one fits, and computing waits.
+        span: fewest entries of a split, a multiple of ``block``. 64: a split writes a float32 sum of 64 KiB,
+            as much as 57 entries are.
+        programs: splits are added until so many programs run. 128: there are 132 processors, and each holds
+            one program.
         num_warps: warps of a program. 8: two warp groups halve the [512, 32] sum, 64 registers a thread.
-        num_stages: tiles in flight.
+        num_stages: 7: the compiler spreads them over the load of a tile's addresses and that of the tile, and
+            needs so many to fetch tiles two steps ahead.
     """
 
-    block: int = 64
+    block: int = 32
+    span: int = 64
     programs: int = 128
     num_warps: int = 8
-    num_stages: int = 2
+    num_stages: int = 7
 
 
 class AttendSelected:
@@ -72,23 +76,29 @@ class AttendSelected:
         self._selected, self._page, self._backend = selected, page, backend
         self._launch = AttendLaunch() if launch is None else launch
         self._max_tokens = max_tokens
-        self._partial = self._extremes = torch.empty(0, device=device)
+        self._partial = self._extremes = self._cells = torch.empty(0, device=device)
         if backend == "triton":
             from adaverify_engine.sparse_moe.ops.attend_selected.kernel import attend_selected_kernel
 
             require_launchable(attend_selected_kernel, torch.device(device))
             # Tokens x splits is largest for one of the token counts at which the number of splits falls.
-            rows = max((count * self.splits(count) for count in range(1, max_tokens + 1)), default=0)
-            cells = (rows, heads) if self.splits(1) > 1 else (0, heads)
-            self._partial = torch.empty((*cells, latent), dtype=torch.float32, device=device)
-            self._extremes = torch.empty((2, *cells), dtype=torch.float32, device=device)
+            counts = range(1, max_tokens + 1)
+            rows = max((n * self.splits(n) for n in counts if self.splits(n) > 1), default=0)
+            self._partial = torch.empty((rows, heads, latent), dtype=torch.float32, device=device)
+            self._extremes = torch.empty((2, rows, heads), dtype=torch.float32, device=device)
+            listed = max((n * self.splits(n) * self._span(self.splits(n)) for n in counts), default=0)
+            self._cells = torch.empty(listed, dtype=torch.int64, device=device)
 
     def splits(self, tokens: int) -> int:
         """Return the programs that share one token's entries, a power of two; by the padded count alone."""
         launch, splits = self._launch, 1
-        while tokens * splits * 2 <= launch.programs and splits * 2 * launch.block <= self._selected:
+        while tokens * splits * 2 <= launch.programs and splits * 2 * launch.span <= self._selected:
             splits *= 2
         return splits
+
+    def _span(self, splits: int) -> int:
+        """Return the room for one split's cells, at least one block."""
+        return block_of(-(-self._selected // splits), self._launch.block)
 
     def __call__(
         self,
@@ -175,6 +185,7 @@ class AttendSelected:
             out,
             self._partial,
             self._extremes,
+            self._cells,
             query.stride(0),
             block_table.stride(0),
             apart,
@@ -187,6 +198,7 @@ class AttendSelected:
             SELECTED=self._selected,
             SPLITS=splits,
             SPAN=-(-self._selected // splits),
+            BLOCK_SPAN=self._span(splits),
             BLOCK=launch.block,
             LISTED=picked is not None,
             # The interpreter keeps bfloat16 as 16-bit integers and multiplies those.
