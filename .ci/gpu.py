@@ -1,6 +1,6 @@
 """Run the tests of one marker on this machine's GPU, with this interpreter and nothing installed.
 
-Usage: python .ci/gpu.py {gpu,sm90,sm100} [pytest arguments]
+Usage: python .ci/gpu.py {gpu,sm90,sm100} [pytest arguments]; without a file or folder among them, all tests run.
 
 GPU machines come with torch and pytest, often without nox, a network, or our packages. The source folders go
 on the import path, and metadata folders made for the occasion let entry points be discovered.
@@ -119,7 +119,8 @@ def main(arguments: list[str]) -> int:
         options = [*tolerant_options(), *(f"--ignore={file}" for file in skipped)]
         # Named one by one: pytest imports the conftest.py of its configured test folders even when ignored.
         folders = [*(d.folder / "tests" for d in distributions), workspace.ROOT / "integration_tests"]
-        chosen = [str(folder) for folder in folders if folder.is_dir() and folder not in skipped]
+        named = any(Path(argument.partition("::")[0]).exists() for argument in rest)
+        chosen = [] if named else [str(one) for one in folders if one.is_dir() and one not in skipped]
         command = [sys.executable, "-m", "pytest", *options, "-m", marker, *rest, *chosen]
         return subprocess.run(command, cwd=workspace.ROOT, env=environment, check=False).returncode
 
