@@ -37,7 +37,7 @@ def prove_steps(deck: Deck) -> dict[str, Any] | None:
         steps.launch()
     steps.land()
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-    with torch.profiler.profile(activities=activities) as profile, synchronising_is_an_error():
+    with torch.profiler.profile(activities=activities, acc_events=True) as profile, synchronising_is_an_error():
         try:
             for _ in range(STEPS):
                 steps.launch()
