@@ -1,6 +1,8 @@
 """Run the tests of one marker on this machine's GPU, with this interpreter and nothing installed.
 
-Usage: python .ci/gpu.py {gpu,sm90,sm100} [pytest arguments]; without a file or folder among them, all tests run.
+Usage: python .ci/gpu.py {gpu,sm90,sm100} [pytest arguments]
+
+All tests of the marker run unless a file or folder is among the arguments.
 
 GPU machines come with torch and pytest, often without nox, a network, or our packages. The source folders go
 on the import path, and metadata folders made for the occasion let entry points be discovered.

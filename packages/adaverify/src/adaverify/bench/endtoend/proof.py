@@ -37,7 +37,8 @@ def prove_steps(deck: Deck) -> dict[str, Any] | None:
         steps.launch()
     steps.land()
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
-    with torch.profiler.profile(activities=activities, acc_events=True) as profile, synchronising_is_an_error():
+    profiler = torch.profiler.profile(activities=activities, acc_events=True)
+    with profiler as profile, synchronising_is_an_error():
         try:
             for _ in range(STEPS):
                 steps.launch()
