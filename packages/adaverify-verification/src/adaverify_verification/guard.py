@@ -49,12 +49,6 @@ class RunningError:
             return 0.0
         return max(0.0, self.mean - other.mean - 2.0 * math.hypot(self.noise, other.noise))
 
-    def doubt_beside(self, other: RunningError) -> float:
-        """Return the standard error of the difference of both means; 0 with few samples."""
-        if min(self.count, other.count) < MINIMUM_SAMPLES:
-            return 0.0
-        return math.hypot(self.noise, other.noise)
-
 
 class Guard:
     """Settles a policy's choice against full verification and against the previous step's choice.
@@ -78,25 +72,20 @@ class Guard:
 
     @property
     def margin(self) -> float:
-        """The margin in force: the configured one, widened by errors that favour trimming and by doubt."""
+        """The margin in force: the configured one, widened by errors that favour trimming."""
         return self._margin
 
     def _widened(self) -> float:
-        """Return the configured margin, widened by errors that favour trimming and by doubt about step times.
+        """Return the configured margin, widened by errors that favour trimming.
 
         What counts is how trimmed steps fare *against* full ones, beyond the noise: trimmed steps slower than
         predicted, or full ones richer. An error common to both cancels in the ratio of tokens to time: a
         machine that is 20 % slower today, or drafts that are 20 % worse than thought, say nothing for
         verifying them all.
-
-        A gain smaller than the standard error of that comparison is none that anybody could show: on two CPU
-        cores step times moved by 15 %, trimming for promises of 2 to 4 % saved nothing, and cost a per cent
-        of the tokens. Where step times are steady this adds next to nothing.
         """
-        doubt = self._time[True].doubt_beside(self._time[False])
         slower = self._time[True].excess_over(self._time[False])
         richer = self._tokens[False].excess_over(self._tokens[True])
-        return self._base + min(WIDEST, slower + richer + doubt)
+        return self._base + min(WIDEST, slower + richer)
 
     def observe(
         self,
