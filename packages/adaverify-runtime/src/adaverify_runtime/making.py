@@ -103,8 +103,12 @@ def _lacking(made: object, needed: tuple[type, ...]) -> str:
     if isinstance(made, type):
         # The class itself has every attribute that its instances have.
         return f"an instance: it is the class {made.__name__}"
-    gaps: list[list[str]] = [[name for name in _members(kind) if not _has(made, kind, name)] for kind in needed]
-    return ", ".join(min(gaps, key=lambda names: len(names)))
+    gaps = [tuple(name for name in _members(kind) if not _has(made, kind, name)) for kind in needed]
+    return ", ".join(sorted(gaps, key=_count)[0])
+
+
+def _count(names: tuple[str, ...]) -> int:
+    return len(names)
 
 
 def _has(made: Any, kind: type, name: str) -> bool:
