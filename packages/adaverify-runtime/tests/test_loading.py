@@ -6,7 +6,7 @@ import textwrap
 import pytest
 
 from adaverify_contracts import DuplicateNameError, LoadOutcome, PluginError
-from adaverify_runtime.loading import load_plugins
+from adaverify_runtime.loading import examine_plugins, load_plugins
 from adaverify_runtime.settings import PluginSettings, Settings
 
 GOOD = """
@@ -249,3 +249,96 @@ def test_a_disabled_name_that_nothing_has_is_warned_about(install):
     install("good-dist", "test-good", GOOD)
     manager = load_plugins(PluginSettings(disabled=("test-godo",)))
     assert any("test-godo" in line and "did you mean test-good?" in line for line in manager.warnings)
+
+
+MUTE = """
+class Mute(Exception):
+    def __str__(self):
+        raise ValueError("no words")
+"""
+HOOK = """
+from adaverify_contracts import hookimpl
+
+@hookimpl
+def adaverify_register_models():
+    {body}
+"""
+BARE = {
+    "cancelled": ("import asyncio\n", "raise asyncio.CancelledError('later')", "CancelledError: later"),
+    "generator": ("", "raise GeneratorExit", "GeneratorExit"),
+    "own": ("class Own(BaseException):\n    pass\n", "raise Own('mine')", "Own: mine"),
+    "mute": (MUTE, "raise Mute", "Mute: <Mute, whose __str__ raised ValueError>"),
+}
+
+
+@pytest.mark.parametrize("where", ["import", "hook"])
+@pytest.mark.parametrize(("above", "body", "words"), BARE.values(), ids=BARE)
+def test_whatever_a_plugin_raises_is_its_outcome(install, outcomes, where, above, body, words):
+    """No exception but an interrupt passes, and none is spoilt by its own text."""
+    source = above + (body if where == "import" else HOOK.replace("{body}", body))
+    install("bare-dist", "test-bare", source)
+    install("good-dist", "test-good", GOOD)
+    found = outcomes(load_plugins(PluginSettings()))
+    assert found["test-bare"].outcome is LoadOutcome.RAISED
+    assert words in found["test-bare"].reason
+    assert found["test-bare"].traceback
+    assert found["test-good"].outcome is LoadOutcome.LOADED
+
+
+@pytest.mark.parametrize(
+    "source", ["raise KeyboardInterrupt", HOOK.replace("{body}", "raise KeyboardInterrupt")]
+)
+def test_an_interrupt_passes(install, source):
+    install("slow-dist", "test-slow", source)
+    with pytest.raises(KeyboardInterrupt):
+        load_plugins(PluginSettings())
+
+
+LOUD = "import sys\nprint('hello')\nsys.stdout.encoding.lower()\nsys.stdout.flush()\n"
+
+
+@pytest.mark.parametrize(
+    "more", ["", "sys.stdout.close()\n", "sys.stdout = None\n", "sys.stdout.detach()\n", "raise OSError\n"]
+)
+def test_standard_output_is_not_a_plugins_to_print_to(install, outcomes, capsys, more):
+    """What it prints goes to standard error, and it cannot close either."""
+    before = sys.stdout
+    install("loud-dist", "test-loud", LOUD + more)
+    load_plugins(PluginSettings())
+    assert sys.stdout is before
+    sys.stdout.write("result\n")
+    printed = capsys.readouterr()
+    assert printed.out == "result\n"
+    assert printed.err.startswith("hello\n")
+    assert not sys.stderr.closed
+
+
+def test_wrong_requirements_are_an_outcome_and_leave_nothing(install, outcomes):
+    """A string would have been found out by the first command that probes a device."""
+    install("picky-dist", "test-picky", GOOD + "\nADAVERIFY_REQUIRES = 'cuda'\n")
+    manager = load_plugins(PluginSettings())
+    found = outcomes(manager)["test-picky"]
+    assert found.outcome is LoadOutcome.RAISED
+    assert "ADAVERIFY_REQUIRES is not a Requirements" in found.reason
+    assert "test-picky" not in [item.descriptor.name for item in manager.policies()]
+
+
+def test_a_contract_break_is_examined_beside_the_others(install, outcomes):
+    """A list of what is there must not end at the first plugin that is broken."""
+    install("a-dist", "test-a", GOOD.replace("register_policies", "register_polices"))
+    install("b-dist", "test-b", GOOD)
+    manager, refusal = examine_plugins(PluginSettings())
+    found = outcomes(manager)
+    assert found["test-a"].outcome is LoadOutcome.RAISED
+    assert "did you mean adaverify_register_policies" in found["test-a"].reason
+    assert found["test-b"].outcome is LoadOutcome.LOADED
+    assert refusal.plugin == "test-a"
+    assert refusal.remedy.endswith(", or list test-a in ADAVERIFY_PLUGINS_DISABLED")
+
+
+def test_the_advice_of_a_refusal_works(install, outcomes):
+    """Disabling the plugin that was named lets the rest start."""
+    install("a-dist", "test-a", GOOD.replace("register_policies", "register_polices"))
+    with pytest.raises(PluginError, match="list test-a in ADAVERIFY_PLUGINS_DISABLED"):
+        load_plugins(PluginSettings())
+    load_plugins(PluginSettings(disabled=("test-a",)))

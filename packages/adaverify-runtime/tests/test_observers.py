@@ -1,5 +1,9 @@
 """Observers: every record, in step order, outside the decode path; a raising one is disabled."""
 
+import asyncio
+
+import pytest
+
 from adaverify_runtime.observers import ObserverQueue
 from adaverify_runtime.plugins import Observer
 
@@ -52,3 +56,31 @@ def test_without_observers_nothing_is_kept(make):
     queue = ObserverQueue((), capacity=4)
     queue.put(make.record())
     assert len(queue) == 0
+
+
+class Mute(BaseException):
+    def __str__(self):
+        raise ValueError("no words")
+
+
+@pytest.mark.parametrize(
+    "error", [Mute(), asyncio.CancelledError(), GeneratorExit()], ids=lambda e: type(e).__name__
+)
+def test_whatever_an_observer_raises_disables_it(make, error):
+    """No exception of a stranger reaches the engine, one without usable words neither."""
+
+    def broken(record):
+        raise error
+
+    queue = ObserverQueue((Observer("broken", broken),), capacity=1)
+    queue.put(make.record(0))
+    (disabled,) = queue.disabled
+    assert disabled.error.startswith(type(error).__name__)
+
+
+def test_an_interrupt_reaches_the_user(make):
+    def interrupted(record):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ObserverQueue((Observer("slow", interrupted),), capacity=1).put(make.record(0))

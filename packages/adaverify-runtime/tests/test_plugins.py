@@ -330,9 +330,9 @@ def test_requirements_of_the_wrong_type_are_an_error(make):
     picky = strategies(make.strategy("picky"))
     picky.ADAVERIFY_REQUIRES = "cuda"
     manager = PluginManager()
-    manager.register(picky, "picky")
     with pytest.raises(PluginError, match="ADAVERIFY_REQUIRES is not a Requirements"):
-        manager.check_requirements(make.capability())
+        manager.register(picky, "picky")
+    assert_empty(manager)
 
 
 def test_a_met_requirement_keeps_the_plugin(make):
@@ -385,3 +385,72 @@ def test_an_observer_may_leave_the_argument_out(make):
     manager.register(Short(), "short")
     manager.step_recorded(make.record())
     assert calls == ["called"]
+
+
+def test_one_object_is_registered_once_however_often_it_is_tried(make):
+    """The refusal took the first registration apart, so that the second attempt succeeded."""
+    plugin = strategies(make.strategy("only"))
+    manager = PluginManager()
+    manager.register(plugin, "a")
+    for _ in range(3):
+        with pytest.raises(PluginError, match="'b' cannot be registered: it is registered as 'a' already"):
+            manager.register(plugin, "b")
+    assert [(item.descriptor.name, item.plugin) for item in manager.decode_strategies()] == [("only", "a")]
+    assert [item.name for item in manager.plugins()] == ["a"]
+    manager.unregister("a")
+    manager.register(plugin, "b")
+    assert [item.plugin for item in manager.decode_strategies()] == ["b"]
+
+
+def test_a_plugin_that_is_equal_to_another_takes_nothing_of_it(make):
+    """pluggy compares by equality; a refusal of the second must not cost the first its hooks."""
+
+    class Equal(type(strategies())):
+        def __init__(self, name):
+            self.name = name
+
+        def __eq__(self, other):
+            return True
+
+        __hash__ = object.__hash__
+
+        @hookimpl
+        def adaverify_register_decode_strategies(self):
+            return (make.strategy(self.name),)
+
+    manager = PluginManager()
+    manager.register(Equal("one"), "a")
+    for _ in range(2):
+        with pytest.raises(PluginError, match="'b' cannot be registered"):
+            manager.register(Equal("two"), "b")
+    assert [item.descriptor.name for item in manager.decode_strategies()] == ["one"]
+
+
+@pytest.mark.parametrize("plugin", [None, 5, 1.5, True, "str", b"", {}, [], (), len, lambda: None])
+def test_a_plain_value_is_no_plugin(plugin):
+    manager = PluginManager()
+    with pytest.raises(PluginError, match="'plain' is no plugin"):
+        manager.register(plugin, "plain")
+    assert_empty(manager)
+
+
+@pytest.mark.parametrize("name", ["", " ", 5, None, "a\nb", "\x1b[31mred", "x" * 10000, b"name"], ids=repr)
+def test_a_name_is_short_printable_text(name):
+    manager = PluginManager()
+    with pytest.raises(PluginError, match="a plugin's name is not usable") as caught:
+        manager.register(object(), name)
+    assert len(str(caught.value)) < 500
+    assert_empty(manager)
+
+
+class Closed:
+    def __dir__(self):
+        raise ZeroDivisionError("look away")
+
+
+def test_an_object_that_cannot_be_looked_at_is_refused_by_name():
+    manager = PluginManager()
+    for _ in range(2):
+        with pytest.raises(PluginError, match=r"plugin 'shy' cannot be examined.*look away"):
+            manager.register(Closed(), "shy")
+    assert_empty(manager)

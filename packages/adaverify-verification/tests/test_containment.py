@@ -1,5 +1,6 @@
 """Signals and policies that raise or answer nonsense: the step verifies everything, the fault has a name."""
 
+import asyncio
 import dataclasses
 import sys
 
@@ -209,3 +210,29 @@ def test_scores_that_are_no_numbers_are_named_in_the_record(build):
     assert np.isfinite(plan.predicted_tokens)
     assert loop.records[0].fallbacks == ("invalid-scores",)
     assert loop.manager.counters["invalid-scores"] == 1
+
+
+class Mute(BaseException):
+    def __str__(self):
+        raise ValueError("no words")
+
+
+class Silent:
+    """No choice, and not even to be shown."""
+
+    def __repr__(self):
+        raise ValueError("no words")
+
+
+@pytest.mark.parametrize("error", [Mute, asyncio.CancelledError, GeneratorExit])
+def test_a_policy_that_raises_no_ordinary_exception_verifies_everything(build, error):
+    """Such exceptions passed every ``except Exception``, and a text that raises spoilt the words for it."""
+
+    def choose(_):
+        raise error
+
+    expect_everything(build, "policy-raised", error.__name__, policy=policy_of(choose=choose))
+
+
+def test_an_answer_that_cannot_be_shown_verifies_everything(build):
+    expect_everything(build, "policy-nonsense", "Silent", policy=policy_of(choose=lambda _: Silent()))

@@ -11,9 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from adaverify import cli, console, session
+from adaverify.commands import plugins as plugins_command
 from adaverify_contracts import ModelDescriptor, hookimpl
 from adaverify_engine import profiling
-from adaverify_runtime import load_plugins
+from adaverify_runtime import examine_plugins, load_plugins
 from adaverify_testing import InlineDistribution, InlineEntryPoint, tiny_model
 from adaverify_verification import CostTable, Fingerprint, contention
 
@@ -99,6 +100,9 @@ def install(monkeypatch):
             origin = InlineDistribution(f"extra-{number}", "1.0")
             points.append(InlineEntryPoint(f"extra-{number}", plugin, origin))
         monkeypatch.setattr(session, "load_plugins", lambda settings: load_plugins(settings, points))
+        monkeypatch.setattr(
+            plugins_command, "examine_plugins", lambda settings: examine_plugins(settings, points)
+        )
 
     return installed
 

@@ -19,6 +19,7 @@ from adaverify_contracts import (
     KernelReport,
     ProbeDescriptor,
 )
+from adaverify_contracts.describing import kind_of, text_of
 
 if TYPE_CHECKING:
     import torch
@@ -96,7 +97,9 @@ def run_probe(descriptor: ProbeDescriptor, facts: Capability) -> KernelReport:
     try:
         report: object = descriptor.probe(facts)
         _settle(facts)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever a kernel library raises is the answer
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever a kernel library raises is the answer
         return _absent(descriptor, reason_of(error))
     if not isinstance(report, KernelReport):
         return _absent(descriptor, f"the probe returned {type(report).__name__} and not a KernelReport")
@@ -118,8 +121,8 @@ def excluded(descriptor: ProbeDescriptor, facts: Capability) -> KernelReport | N
 
 def reason_of(error: BaseException) -> str:
     """Return type and text of an error on one line; an error without text says so (DeepGEMM raises one)."""
-    text = " ".join(str(error).split()) or "no message"
-    line = f"{type(error).__name__}: {text}"
+    text = " ".join(text_of(error).split()) or "no message"
+    line = f"{kind_of(error)}: {text}"
     return line if len(line) <= _REASON_CHARACTERS else f"{line[: _REASON_CHARACTERS - 4]} ..."
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import copy
 from typing import Any, Self
 
+from adaverify_contracts.describing import shown
+
 
 class AdaverifyError(Exception):
     """Base of every error adaverify raises on purpose.
@@ -32,7 +34,7 @@ class AdaverifyError(Exception):
     def _render(self) -> str:
         parts = [self.problem.rstrip(".")]
         if self.arrived is not None:
-            parts.append(f"arrived: {self.arrived!r}")
+            parts.append(f"arrived: {shown(self.arrived)}")
         if self.allowed is not None:
             parts.append(f"allowed: {self.allowed}")
         if self.remedy is not None:
@@ -46,8 +48,14 @@ class AdaverifyError(Exception):
             place: what the problem is in, a file or the variable that names it; put in front.
             remedy: what else the reader can do; put behind the error's own.
         """
-        told = copy.copy(self)
+        told = self.advising(remedy)
         told.problem = f"{place}: {self.problem}"
+        told.args = (told._render(),)
+        return told
+
+    def advising(self, remedy: str | None) -> Self:
+        """Return this error, its type and attributes kept, with ``remedy`` behind what it advises already."""
+        told = copy.copy(self)
         told.remedy = ", or ".join(part for part in (self.remedy, remedy) if part) or None
         told.args = (told._render(),)
         return told

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from adaverify_contracts import DeviceDrafter, DraftBatch, Drafter, EngineError
+from adaverify_contracts.describing import describe
 from adaverify_engine.options import EngineOptions
 
 FAILURES = 3
@@ -92,7 +93,9 @@ class DraftSource:
         try:
             batch = self.drafter.propose([slots[row] for row in rows], room[rows])
             self._check(batch, room[rows])
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - a drafter's failure costs drafts, never a request
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - a drafter's failure costs drafts, never a request
             self._failed(error, "propose")
             return self.nothing(len(slots))
         known = (batch.tokens >= 0) & (batch.tokens < self._vocabulary)
@@ -118,7 +121,9 @@ class DraftSource:
         self._lost.add(slot)
         try:
             call(slot, *news)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - as in propose
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - as in propose
             self._failed(error, getattr(call, "__name__", "a call"))
         else:
             self._lost.discard(slot)
@@ -127,7 +132,7 @@ class DraftSource:
         self.failures += 1
         self._faults.append("drafter-nonsense" if isinstance(error, EngineError) else "drafter-raised")
         then = "it is disabled" if self.disabled else "the step has no drafts of it"
-        _log.warning("the drafter failed in %s, %s: %s: %s", where, then, type(error).__name__, error)
+        _log.warning("the drafter failed in %s, %s: %s", where, then, describe(error))
 
     def _check(self, batch: DraftBatch, room: np.ndarray) -> None:
         shape = (len(room), self._width)

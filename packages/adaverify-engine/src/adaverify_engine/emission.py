@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from adaverify_contracts.describing import describe
 from adaverify_engine.acceptance import Verdict
 from adaverify_engine.request import Event, FinishReason, Request
 
@@ -45,7 +46,9 @@ def emit(request: Request, decided: Decided, index: int, logits: torch.Tensor | 
     piece = ""
     try:
         piece = request.text.take(final=request.finished is not None)
-    except Exception as error:  # noqa: BLE001 - as in _watched
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - as in _watched
         _fail(request, error)
     return Event(request.id, tuple(emitted), piece, request.finished), count - kept
 
@@ -71,7 +74,9 @@ def _watched(request: Request, tokens: list[int]) -> list[int]:
     for place, token in enumerate(tokens[:texts]):
         try:
             stopped = request.text.push(token)
-        except Exception as error:  # noqa: BLE001 - this request ends here, its batch mates go on
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - this request ends here, its batch mates go on
             _fail(request, error)
             return tokens[: place + 1]
         if stopped:
@@ -80,6 +85,6 @@ def _watched(request: Request, tokens: list[int]) -> list[int]:
     return tokens
 
 
-def _fail(request: Request, error: Exception) -> None:
-    request.error = f"{type(error).__name__}: {error}"
+def _fail(request: Request, error: BaseException) -> None:
+    request.error = describe(error)
     request.finished = FinishReason.FAILED

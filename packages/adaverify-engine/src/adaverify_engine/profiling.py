@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from adaverify_contracts import Capability, DraftBatch, EngineError, ModelGeometry, Plan, StepState
+from adaverify_contracts.describing import describe
 from adaverify_engine.drafters.reading import ReadingDrafter
 from adaverify_engine.engine import Engine
 from adaverify_engine.forced import forced_plan
@@ -288,8 +289,10 @@ class _Runner:
             return False
         try:
             self.draft(1)
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - a step without drafts is still a step
-            _log.warning("drafting is not priced, the drafter failed: %s: %s", type(error).__name__, error)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - a step without drafts is still a step
+            _log.warning("drafting is not priced, the drafter failed: %s", describe(error))
             return False
         return True
 

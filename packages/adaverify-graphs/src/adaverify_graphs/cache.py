@@ -20,6 +20,7 @@ from adaverify_contracts import (
     Limits,
     StaleBufferError,
 )
+from adaverify_contracts.describing import kind_of, text_of
 from adaverify_graphs._arguments import require_cache_parts, require_limits, require_most
 from adaverify_graphs._misses import miss_reason
 from adaverify_graphs.buffers import BufferSet
@@ -269,6 +270,8 @@ def _guarded(stage: str, action: Callable[[], Any]) -> Any:
         return action()
     except CaptureError as error:
         raise _SizeFailed(stage, str(error)) from None
-    except Exception as error:  # noqa: BLE001 - whatever a model's step raises must not end the start-up
-        text = " ".join(str(error).split()) or "no message"
-        raise _SizeFailed(stage, f"{type(error).__name__}: {text}") from None
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - whatever a model's step raises must not end the start-up
+        text = " ".join(text_of(error).split()) or "no message"
+        raise _SizeFailed(stage, f"{kind_of(error)}: {text}") from None

@@ -5,7 +5,8 @@ from adaverify_runtime.backends import BackendCandidate, BackendSelection, selec
 from adaverify_runtime.calibration import Calibration, check_calibration, read_calibration, settings_for
 from adaverify_runtime.decision import Decision, decide_strategy
 from adaverify_runtime.doctor import doctor
-from adaverify_runtime.loading import load_plugins
+from adaverify_runtime.loading import examine_plugins, load_plugins
+from adaverify_runtime.making import contained, contained_as
 from adaverify_runtime.observers import DisabledObserver
 from adaverify_runtime.parts import Replayed
 from adaverify_runtime.plugins import Observer, PluginManager, PluginOutcome, Registered
@@ -64,8 +65,11 @@ __all__ = [
     "Verifier",
     "assemble",
     "check_calibration",
+    "contained",
+    "contained_as",
     "decide_strategy",
     "doctor",
+    "examine_plugins",
     "known_variables",
     "load_plugins",
     "plugin_warnings",

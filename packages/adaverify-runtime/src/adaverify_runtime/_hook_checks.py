@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 
 import pluggy
 
-from adaverify_contracts import PROJECT_NAME, PluginError, hookspecs
+from adaverify_contracts import PROJECT_NAME, PluginError, Requirements, hookspecs
+from adaverify_contracts.describing import describe, kind_of, shown, text_of
 from adaverify_runtime._nearest import suggestion
 
 _PREFIX = f"{PROJECT_NAME}_"
@@ -19,6 +21,69 @@ HOOK_NAMES = tuple(
     for name, value in vars(hookspecs).items()
     if name.startswith(_PREFIX) and hasattr(value, f"{PROJECT_NAME}_spec")
 )
+
+
+_LONGEST_NAME = 100
+_VALUES = (type(None), bool, int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset)
+
+
+def check_plugin(plugin: object, name: object) -> None:
+    """Require something that can be a plugin, under a name that can be read and typed.
+
+    Raises:
+        PluginError: says what arrived.
+    """
+    # A type of its own, so that a subclass of str cannot answer these questions itself.
+    if type(name) is not str or not name.strip() or not name.isprintable() or len(name) > _LONGEST_NAME:
+        raise PluginError(
+            "a plugin's name is not usable",
+            arrived=f"{shown(name)[:_LONGEST_NAME]} ({kind_of(name)})",
+            allowed=f"1 to {_LONGEST_NAME} printable characters, such as an entry point's name",
+            remedy="register the plugin under another name",
+        )
+    if type(plugin) in _VALUES or inspect.isroutine(plugin):
+        raise PluginError(
+            f"plugin {name!r} is no plugin",
+            plugin=name,
+            arrived=f"{shown(plugin)[:_LONGEST_NAME]} ({kind_of(plugin)})",
+            allowed="a module, or an object whose methods carry adaverify_contracts.hookimpl",
+            remedy="have the entry point name the module that holds the hooks",
+        )
+
+
+def requirements_of(plugin: object, name: str) -> Requirements | None:
+    """Return what a plugin requires of the device in ``ADAVERIFY_REQUIRES``, None where it says nothing.
+
+    Raises:
+        PluginError: the attribute has another type.
+    """
+    requires = getattr(plugin, "ADAVERIFY_REQUIRES", None)
+    if requires is None or isinstance(requires, Requirements):
+        return requires
+    problem = f"plugin {name!r}: ADAVERIFY_REQUIRES is not a Requirements"
+    remedy = "build adaverify_contracts.Requirements"
+    raise PluginError(problem, plugin=name, arrived=requires, allowed="Requirements", remedy=remedy)
+
+
+@contextmanager
+def examining(name: str) -> Iterator[None]:
+    """Turn what a plugin's own attributes raise while they are read into an error that names the plugin.
+
+    Raises:
+        PluginError: the plugin cannot be examined; the exception is kept as the cause.
+    """
+    try:
+        yield
+    except (PluginError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise PluginError(
+            f"plugin {name!r} cannot be examined: reading its attributes raised {describe(error)}",
+            plugin=name,
+            arrived=kind_of(error),
+            allowed="attributes that can be listed and read",
+            remedy="register a plain module or object",
+        ) from error
 
 
 def check_hooks(plugin: object, name: str) -> None:
@@ -60,7 +125,7 @@ def registration_error(plugin: object, name: str, error: Exception) -> PluginErr
             return PluginError(
                 problem, plugin=name, arrived=extra, allowed=allowed, remedy="match the hook specification"
             )
-    problem = f"plugin {name!r} cannot be registered: {error}"
+    problem = f"plugin {name!r} cannot be registered: {text_of(error)}"
     return PluginError(problem, plugin=name, remedy="register each plugin object once, under one name")
 
 

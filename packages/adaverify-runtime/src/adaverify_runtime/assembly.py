@@ -31,6 +31,7 @@ from adaverify_runtime.backends import BackendSelection, select_backend
 from adaverify_runtime.calibration import calibrate, read_calibration, settings_for
 from adaverify_runtime.capture import AssignLive, GraphedSteps
 from adaverify_runtime.loading import load_plugins
+from adaverify_runtime.making import contained
 from adaverify_runtime.observers import ObserverQueue
 from adaverify_runtime.parts import Parts
 from adaverify_runtime.plugins import PluginManager, pick
@@ -159,7 +160,7 @@ def assemble(
     Raises:
         SettingsError: a setting is wrong, or ``settings`` is no ``Settings``.
         DescriptorError: ``drafter`` is no ``DrafterDescriptor``.
-        PluginError: a plugin breaks its contract, or a named one cannot be used.
+        PluginError: a plugin breaks its contract, its factory raised, or a named one cannot be used.
         CapabilityError: the device cannot be probed, or a named backend does not fit.
         NoStrategyError: no decode strategy fits, or the named one does not; carries all reasons.
         CostTableError: ``cost_table`` is none, or the row-cost file cannot be read or was measured on another
@@ -299,8 +300,9 @@ def _graphs(
     builder = uniform if only_uniform else ragged
     if level.support is GraphSupport.NEVER or backends.chosen is None or builder is None:
         return None
+    backend = pick(ground.plugins.graph_backends(), "graph backend", backends.chosen.name)
     return GraphedSteps(
-        backends.chosen.factory(ground.device),
+        contained(backend).factory(ground.device),
         limits,
         level.support,
         builder,
@@ -338,10 +340,9 @@ def _allocate(
 ) -> DecodeRowBuilder | None:
     if descriptor is None:
         return None
-    rows = f"the row buffers of strategy {descriptor.name}"
+    entry = pick(ground.plugins.decode_strategies(), "decode strategy", descriptor.name)
     try:
-        with allocating(rows):
-            return descriptor.allocate(limits, ground.device, ground.capability)
+        return contained(entry).allocate(limits, ground.device, ground.capability)
     except LimitsError as error:
         if isinstance(error.__cause__, MemoryError | RuntimeError):
             raise
@@ -363,8 +364,8 @@ def _manager(
     manager = VerificationManager(
         limits,
         ground.device,
-        signal=pick(plugins.signals(), "signal", chosen.signal).descriptor,
-        policy=pick(plugins.policies(), "policy", chosen.policy).descriptor,
+        signal=contained(pick(plugins.signals(), "signal", chosen.signal)),
+        policy=contained(pick(plugins.policies(), "policy", chosen.policy)),
         cost=CostModel(cost_table, online=chosen.online),
         tiers=(),
         options=manager_options(chosen, ground.mode),

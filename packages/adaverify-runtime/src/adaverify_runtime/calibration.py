@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 import torch
 
 from adaverify_contracts import CalibrationError, DrafterDescriptor, Limits, Signal, UnknownNameError
+from adaverify_runtime.making import contained
 from adaverify_runtime.plugins import PluginManager, pick
 from adaverify_runtime.settings import Settings
 from adaverify_verification import (
@@ -113,7 +114,7 @@ def check_calibration(
     found = read_calibration(settings.paths.calibration)
     settings = settings_for(settings, found)
     try:
-        descriptor = pick(plugins.signals(), "signal", settings.planner.signal).descriptor
+        descriptor = contained(pick(plugins.signals(), "signal", settings.planner.signal))
     except UnknownNameError as error:
         raise error.within(f"calibration file {found.path}") from error
     own = found.state.get("fingerprint") if isinstance(found.state, dict) else None

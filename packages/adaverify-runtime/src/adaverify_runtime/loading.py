@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterable
 from importlib import metadata
 from importlib.metadata import EntryPoint
@@ -11,7 +10,10 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from adaverify_contracts import ENTRY_POINT_GROUP, DuplicateNameError, LoadOutcome, PluginError
+from adaverify_contracts.describing import describe, traceback_of
+from adaverify_runtime._hook_checks import examining, requirements_of
 from adaverify_runtime._nearest import suggestion
+from adaverify_runtime._output import output_diverted
 from adaverify_runtime.plugins import PluginManager, PluginOutcome
 from adaverify_runtime.settings import PluginSettings, Settings
 
@@ -36,27 +38,45 @@ def load_plugins(
             import or raised; or any plugin breaks the hook contract.
         DuplicateNameError: two distributions offer one name.
     """
+    manager, refusal = examine_plugins(settings, entry_points)
+    if refusal is not None:
+        raise refusal
+    return manager
+
+
+def examine_plugins(
+    settings: Settings | PluginSettings | None = None, entry_points: Iterable[EntryPoint] | None = None
+) -> tuple[PluginManager, PluginError | None]:
+    """Load what ``load_plugins`` would and return it with the first error that stops it, None without one.
+
+    For lists of what is there: a plugin that breaks the contract is an outcome beside the others.
+    """
     chosen = settings.plugins if isinstance(settings, Settings) else settings or PluginSettings()
     if entry_points is None:
         entry_points = metadata.entry_points(group=ENTRY_POINT_GROUP)
     manager = PluginManager()
     named = tuple(dict.fromkeys((*(chosen.enabled or ()), *chosen.required)))
     manager.name_explicitly(named)
-    found = _by_name(entry_points)
+    found, refusals = _by_name(entry_points)
     for name, entry_point in found.items():
-        outcome = _load_one(manager, chosen, name, entry_point)
+        outcome, refusal = _load_one(manager, chosen, name, entry_point)
         if outcome is not None:
             manager.record(outcome)
+        if refusal is not None:
+            refusals.append(refusal)
     missing = tuple(name for name in named if name not in found)
     if missing:
-        raise _not_discovered(chosen, missing, tuple(found))
+        refusals.append(_not_discovered(chosen, missing, tuple(found)))
     for name in chosen.disabled:
         if name not in found:
             manager.warn(
                 f"ADAVERIFY_PLUGINS_DISABLED names {name}, which was not discovered{suggestion(name, found)}"
             )
-    manager.fail_if_named([item for item in manager.plugins() if item.outcome is not LoadOutcome.LOADED])
-    return manager
+    try:
+        manager.fail_if_named([item for item in manager.plugins() if item.outcome is not LoadOutcome.LOADED])
+    except PluginError as error:
+        refusals.append(error)
+    return manager, refusals[0] if refusals else None
 
 
 def _not_discovered(chosen: PluginSettings, missing: tuple[str, ...], found: tuple[str, ...]) -> PluginError:
@@ -75,26 +95,35 @@ def _not_discovered(chosen: PluginSettings, missing: tuple[str, ...], found: tup
     )
 
 
-def _by_name(entry_points: Iterable[EntryPoint]) -> dict[str, EntryPoint]:
+def _by_name(entry_points: Iterable[EntryPoint]) -> tuple[dict[str, EntryPoint], list[PluginError]]:
+    """Return the first entry point of every name, and an error for each other one."""
     found: dict[str, EntryPoint] = {}
+    refusals: list[PluginError] = []
     for entry_point in sorted(entry_points, key=lambda item: (item.name, _owner(item)[0])):
         known = found.setdefault(entry_point.name, entry_point)
         if known is not entry_point and (known.value, _owner(known)) != (
             entry_point.value,
             _owner(entry_point),
         ):
-            raise DuplicateNameError("plugin", entry_point.name, (_owner(known)[0], _owner(entry_point)[0]))
-    return found
+            owners = (_owner(known)[0], _owner(entry_point)[0])
+            refusals.append(DuplicateNameError("plugin", entry_point.name, owners))
+    return found, refusals
 
 
 def _load_one(
     manager: PluginManager, settings: PluginSettings, name: str, entry_point: EntryPoint
-) -> PluginOutcome | None:
-    """Load one plugin; return its outcome unless it loaded, which the manager records itself."""
+) -> tuple[PluginOutcome | None, PluginError | None]:
+    """Load one plugin; return its outcome unless it loaded, which the manager records itself.
+
+    Second comes the error where it breaks the contract, so that nothing may start.
+    """
     owner, version = _owner(entry_point)
 
-    def failed(outcome: LoadOutcome, reason: str, text: str = "") -> PluginOutcome:
-        return PluginOutcome(name, owner, version, outcome, reason, text)
+    def failed(
+        outcome: LoadOutcome, reason: str, error: BaseException | None = None
+    ) -> tuple[PluginOutcome, None]:
+        told = "" if error is None else traceback_of(error)
+        return PluginOutcome(name, owner, version, outcome, reason, told), None
 
     if name in settings.disabled:
         return failed(LoadOutcome.DISABLED, "ADAVERIFY_PLUGINS_DISABLED lists it")
@@ -103,22 +132,33 @@ def _load_one(
     if reason := _contracts_mismatch(entry_point):
         return failed(LoadOutcome.UNMET, reason)
     try:
-        plugin = entry_point.load()
+        with output_diverted():
+            plugin = entry_point.load()
     except (ImportError, AttributeError) as error:
-        reason = f"importing {entry_point.value} failed: {_words(error)}"
-        return failed(LoadOutcome.IMPORT_FAILED, reason, traceback.format_exc())
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's module may raise anything; it is kept and reported
-        reason = f"{entry_point.value} raised while it was imported: {_words(error)}"
-        return failed(LoadOutcome.RAISED, reason, traceback.format_exc())
-    try:
-        manager.register(plugin, name, owner=owner, version=version)
-    except PluginError:
+        reason = f"importing {entry_point.value} failed: {describe(error)}"
+        return failed(LoadOutcome.IMPORT_FAILED, reason, error)
+    except KeyboardInterrupt:
         raise
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - a registration hook may raise anything; it is kept and reported
-        return failed(
-            LoadOutcome.RAISED, f"a registration hook raised: {_words(error)}", traceback.format_exc()
-        )
-    return None
+    except BaseException as error:  # noqa: BLE001 - a stranger's module may raise anything; it is kept and reported
+        reason = f"{entry_point.value} raised while it was imported: {describe(error)}"
+        return failed(LoadOutcome.RAISED, reason, error)
+    try:
+        with examining(name):
+            requirements_of(plugin, name)
+    except PluginError as error:
+        return failed(LoadOutcome.RAISED, str(error), error)
+    try:
+        with output_diverted():
+            manager.register(plugin, name, owner=owner, version=version)
+    except PluginError as error:
+        told = error.advising(f"list {name} in ADAVERIFY_PLUGINS_DISABLED")
+        told.__cause__ = error
+        return failed(LoadOutcome.RAISED, str(error), error)[0], told
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - a registration hook may raise anything; it is kept and reported
+        return failed(LoadOutcome.RAISED, f"a registration hook raised: {describe(error)}", error)
+    return None, None
 
 
 def _contracts_mismatch(entry_point: EntryPoint) -> str:
@@ -146,7 +186,3 @@ def _owner(entry_point: EntryPoint) -> tuple[str, str]:
     if entry_point.dist is None:
         return entry_point.value, ""
     return entry_point.dist.name, entry_point.dist.version
-
-
-def _words(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"

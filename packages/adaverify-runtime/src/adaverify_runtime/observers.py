@@ -7,6 +7,7 @@ from collections import Counter, deque
 from dataclasses import dataclass
 
 from adaverify_contracts import StepRecord
+from adaverify_contracts.describing import describe
 from adaverify_runtime.plugins import Observer
 
 _log = logging.getLogger(__name__)
@@ -69,13 +70,15 @@ class ObserverQueue:
             for observer in tuple(self._observers):
                 try:
                     observer.call(record)
-                except (Exception, SystemExit) as error:  # noqa: BLE001 - an observer never reaches the engine
+                except KeyboardInterrupt:
+                    raise
+                except BaseException as error:  # noqa: BLE001 - an observer never reaches the engine
                     self._disable(observer, record.step, error)
         return handed
 
     def _disable(self, observer: Observer, step: int, error: BaseException) -> None:
         self._observers.remove(observer)
-        words = f"{type(error).__name__}: {error}"
+        words = describe(error)
         self.disabled.append(DisabledObserver(observer.plugin, step, words))
         self.counters[f"observer-disabled:{observer.plugin}"] += 1
         _log.warning(

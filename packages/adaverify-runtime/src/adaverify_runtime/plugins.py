@@ -22,13 +22,18 @@ from adaverify_contracts import (
     PluginError,
     PolicyDescriptor,
     ProbeDescriptor,
-    Requirements,
     SignalDescriptor,
     StepRecord,
     UnknownNameError,
     hookspecs,
 )
-from adaverify_runtime._hook_checks import check_hooks, registration_error
+from adaverify_runtime._hook_checks import (
+    check_hooks,
+    check_plugin,
+    examining,
+    registration_error,
+    requirements_of,
+)
 
 D = TypeVar("D")
 
@@ -105,27 +110,28 @@ class PluginManager:
             version: that distribution's version.
 
         Raises:
-            PluginError: the name is taken, a hook is misspelt, unmarked, wrapped or has a wrong signature, or
-                returned something other than a list or tuple of its descriptors.
+            PluginError: it is no plugin, or registered already; the name is taken or no name; a hook is
+                misspelt, unmarked, wrapped or has a wrong signature, or returned something other than a list
+                or tuple of its descriptors; ``ADAVERIFY_REQUIRES`` is no ``Requirements``.
             DuplicateNameError: a descriptor's name is taken; names both distributions.
-            Exception: whatever a registration hook raised.
+            BaseException: whatever a registration hook raised.
         """
+        check_plugin(plugin, name)
         owner = owner or name
         if name in self._plugins:
             raise DuplicateNameError("plugin", name, (self._plugins[name][1], owner))
-        check_hooks(plugin, name)
-        try:
-            self._pluggy.register(plugin, name)
-            self._pluggy.check_pending()
-        except (ValueError, pluggy.PluginValidationError) as error:
-            # pluggy records the plugin before it checks its hooks, so a failure leaves half of it behind.
-            self._forget_in_pluggy(plugin)
-            raise registration_error(plugin, name, error) from error
+        for taken, (known, _, _) in self._plugins.items():
+            if known is plugin:
+                raise _registered_already(plugin, name, taken)
+        with examining(name):
+            check_hooks(plugin, name)
+            requirements_of(plugin, name)
+            self._register_in_pluggy(plugin, name)
         try:
             found = self._resolve(plugin, name, owner, version)
             self._require_unique(found)
         except BaseException:
-            self._forget_in_pluggy(plugin)
+            self._forget_in_pluggy(name)
             raise
         for hook, entries in found.items():
             self._registered[hook].extend(entries)
@@ -141,7 +147,8 @@ class PluginManager:
         """
         if name not in self._plugins:
             raise UnknownNameError("registered plugin", name, tuple(self._plugins))
-        self._forget_in_pluggy(self._plugins.pop(name)[0])
+        del self._plugins[name]
+        self._forget_in_pluggy(name)
         for hook, entries in self._registered.items():
             self._registered[hook] = [entry for entry in entries if entry.plugin != name]
         self._observers = [observer for observer in self._observers if observer.plugin != name]
@@ -167,16 +174,8 @@ class PluginManager:
         """
         unmet: list[PluginOutcome] = []
         for name, (plugin, owner, version) in list(self._plugins.items()):
-            requires = getattr(plugin, "ADAVERIFY_REQUIRES", None)
-            if requires is None:
-                continue
-            if not isinstance(requires, Requirements):
-                problem = f"plugin {name!r}: ADAVERIFY_REQUIRES is not a Requirements"
-                remedy = "build adaverify_contracts.Requirements"
-                raise PluginError(
-                    problem, plugin=name, arrived=requires, allowed="Requirements", remedy=remedy
-                )
-            if reasons := requires.unmet(capability):
+            requires = requirements_of(plugin, name)
+            if requires is not None and (reasons := requires.unmet(capability)):
                 self.unregister(name)
                 outcome = PluginOutcome(name, owner, version, LoadOutcome.UNMET, "; ".join(reasons))
                 self.record(outcome)
@@ -295,9 +294,21 @@ class PluginManager:
         implementations = getattr(self._pluggy.hook, hook).get_hookimpls()
         return [impl.function for impl in implementations if impl.plugin is plugin]
 
-    def _forget_in_pluggy(self, plugin: object) -> None:
-        if self._pluggy.is_registered(plugin):
-            self._pluggy.unregister(plugin)
+    def _register_in_pluggy(self, plugin: object, name: str) -> None:
+        try:
+            self._pluggy.register(plugin, name)
+            self._pluggy.check_pending()
+        except BaseException as error:
+            # pluggy records the plugin before it checks its hooks, so a failure leaves half of it behind.
+            self._forget_in_pluggy(name)
+            if isinstance(error, ValueError | pluggy.PluginValidationError):
+                raise registration_error(plugin, name, error) from error
+            raise
+
+    def _forget_in_pluggy(self, name: str) -> None:
+        # By name: pluggy compares plugins by equality, and another one may say that it is equal.
+        if self._pluggy.has_plugin(name):
+            self._pluggy.unregister(name=name)
 
 
 def pick(entries: tuple[Registered[D], ...], kind: str, name: str) -> Registered[D]:
@@ -315,6 +326,16 @@ def pick(entries: tuple[Registered[D], ...], kind: str, name: str) -> Registered
 
 def _without_argument(function: Callable[[], None]) -> Callable[[StepRecord], None]:
     return lambda _record: function()
+
+
+def _registered_already(plugin: object, name: str, taken: str) -> PluginError:
+    return PluginError(
+        f"plugin {name!r} cannot be registered: it is registered as {taken!r} already",
+        plugin=name,
+        arrived=plugin,
+        allowed="each plugin object once, under one name",
+        remedy=f"use {taken!r}, or unregister it first",
+    )
 
 
 def _wrong_result(name: str, hook: str, result: object, kind: type) -> AdaverifyError:

@@ -11,6 +11,7 @@ from adaverify_contracts import (
     Limits,
     NoStrategyError,
 )
+from adaverify_contracts.describing import describe
 from adaverify_runtime.plugins import PluginManager, Registered, pick
 
 RAGGED = "ragged"
@@ -179,8 +180,10 @@ def _reasons(
     if limits is not None and descriptor.supports is not None:
         try:
             reasons.extend(descriptor.supports(limits))
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's predicate; its failure is itself a reason
-            reasons.append(f"its question about limits raised {type(error).__name__}: {error}")
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - a stranger's predicate; its failure is itself a reason
+            reasons.append(f"its question about limits raised {describe(error)}")
     return tuple(reasons)
 
 

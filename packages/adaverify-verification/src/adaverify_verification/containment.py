@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from adaverify_contracts import BudgetCandidates, Policy, Signal, StepOutcome
+from adaverify_contracts.describing import describe, shown, text_of
 
 
 class PluginFault(Exception):
@@ -24,7 +25,7 @@ class PluginFault(Exception):
 
 def raised(kind: str, error: BaseException) -> PluginFault:
     """Return the fault of a plugin that raised ``error``."""
-    return PluginFault(f"{kind}-raised", f"the {kind} raised {type(error).__name__}: {error}")
+    return PluginFault(f"{kind}-raised", f"the {kind} raised {describe(error)}")
 
 
 def choose(policy: Policy, candidates: BudgetCandidates) -> int:
@@ -35,13 +36,15 @@ def choose(policy: Policy, candidates: BudgetCandidates) -> int:
     """
     try:
         answer = policy.choose(candidates)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise raised("policy", error) from error
     # Not operator.index: True would be candidate 1, and a tensor would be waited for.
     whole = isinstance(answer, int | np.integer) and not isinstance(answer, bool)
     if not whole or not 0 <= answer < len(candidates.budgets):
         raise PluginFault(
-            "policy-nonsense", f"the policy chose {answer!r} of {len(candidates.budgets)} candidates"
+            "policy-nonsense", f"the policy chose {shown(answer)} of {len(candidates.budgets)} candidates"
         )
     return int(answer)
 
@@ -54,7 +57,9 @@ def weigh(gains: Callable[[BudgetCandidates], np.ndarray], candidates: BudgetCan
     """
     try:
         values = np.asarray(gains(candidates), dtype=np.float64)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise raised("policy", error) from error
     if values.shape != candidates.seconds.shape or np.count_nonzero(np.isfinite(values)) < values.size:
         raise PluginFault("policy-nonsense", f"the policy's gains are no finite numbers: {values}")
@@ -69,7 +74,9 @@ def confidences(signal: Signal, scores: torch.Tensor, slots: torch.Tensor) -> to
     """
     try:
         values = signal.confidences(scores, slots)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise raised("signal", error) from error
     # A copy would broadcast one row over all requests.
     if getattr(values, "shape", None) != scores.shape:
@@ -88,18 +95,22 @@ def readiness(signal: Signal) -> tuple[bool, str]:
     """
     try:
         answer = signal.ready()
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise raised("signal", error) from error
     if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], bool | np.bool_)):
-        raise PluginFault("signal-nonsense", f"the signal's readiness is {answer!r}")
-    return bool(answer[0]), str(answer[1])
+        raise PluginFault("signal-nonsense", f"the signal's readiness is {shown(answer)}")
+    return bool(answer[0]), text_of(answer[1])
 
 
 def learn(signal: Signal, outcome: StepOutcome) -> list[str]:
     """Let the signal learn; return the names of its faults, none when it took the outcome."""
     try:
         signal.learn(outcome)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - as in choose
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - as in choose
         return [raised("signal", error).name]
     return []
 
@@ -112,5 +123,7 @@ def forget(signal: Signal, slot: int) -> None:
     """
     try:
         signal.forget(slot)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         raise raised("signal", error) from error

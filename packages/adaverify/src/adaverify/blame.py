@@ -9,6 +9,7 @@ from dataclasses import fields
 from typing import Any
 
 from adaverify_contracts import AdaverifyError, PluginError
+from adaverify_contracts.describing import kind_of, text_of
 from adaverify_runtime import PluginManager
 
 # The packages that drive plugins: what they raise is a mistake of ours, also where a plugin called them.
@@ -39,15 +40,15 @@ def blaming_plugins(plugins: PluginManager) -> Iterator[None]:
     """
     try:
         yield
-    except AdaverifyError:
+    except (AdaverifyError, KeyboardInterrupt):
         raise
-    except Exception as error:
+    except BaseException as error:
         guilty = _guilty(error, plugins)
         if guilty is None:
             raise
         plugin, where = guilty
         raise PluginError(
-            f"plugin {plugin!r} raised {type(error).__name__} while it ran: {error}",
+            f"plugin {plugin!r} raised {kind_of(error)} while it ran: {text_of(error)}",
             plugin=plugin,
             arrived=where,
             allowed="a typed error of adaverify_contracts, or none",
@@ -55,7 +56,7 @@ def blaming_plugins(plugins: PluginManager) -> Iterator[None]:
         ) from error
 
 
-def _guilty(error: Exception, plugins: PluginManager) -> tuple[str, str] | None:
+def _guilty(error: BaseException, plugins: PluginManager) -> tuple[str, str] | None:
     owners = _packages(plugins)
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         package = _package(frame.f_globals.get("__name__", ""))

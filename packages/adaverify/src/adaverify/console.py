@@ -7,7 +7,6 @@ import math
 import re
 import shutil
 import sys
-import traceback
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, wraps
 from time import monotonic
@@ -32,6 +31,7 @@ from rich.text import Text
 from adaverify.streams import OutputError, PipeClosedError, discard, guard_streams
 from adaverify.visible import visible, visible_json
 from adaverify_contracts import AdaverifyError
+from adaverify_contracts.describing import text_of, traceback_of
 
 P = ParamSpec("P")
 
@@ -243,7 +243,7 @@ def ending(error: BaseException) -> int:
         discard(sys.stdout)
         say(f"standard output cannot be written: {error}", "bold red", to=err())
         return FAULT
-    say("".join(traceback.format_exception(error)).rstrip(), to=err())
+    say(traceback_of(error).rstrip(), to=err())
     say("This is a fault of adaverify. Please report it with the lines above.", "bold red", to=err())
     return FAULT
 
@@ -260,10 +260,10 @@ def print_error(error: AdaverifyError) -> None:
 def _words(value: object) -> str:
     """Return what arrived as a reader would write it: lists with commas, mappings with equals signs."""
     if isinstance(value, dict):
-        return ", ".join(f"{name} = {item}" for name, item in value.items())
+        return ", ".join(f"{name} = {text_of(item)}" for name, item in value.items())
     if isinstance(value, list | tuple):
-        return ", ".join(str(item) for item in value)
-    return str(value)
+        return ", ".join(text_of(item) for item in value)
+    return text_of(value)
 
 
 def _is_number(value: object) -> bool:

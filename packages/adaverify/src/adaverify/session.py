@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from adaverify.blame import blaming_plugins
 from adaverify.captured import captured_sizes
@@ -15,8 +16,10 @@ from adaverify.drafting import DRAFTER, FALLBACK, choose_drafting, require_known
 from adaverify.said import priced_or_said
 from adaverify.sizing import require_cache
 from adaverify_contracts import (
+    BlockDrafter,
     Capability,
     CostTableError,
+    Drafter,
     DrafterDescriptor,
     EngineError,
     FingerprintMismatchError,
@@ -32,11 +35,15 @@ from adaverify_runtime import (
     Settings,
     assemble,
     check_calibration,
+    contained_as,
     doctor,
     load_plugins,
     read_settings,
 )
 from adaverify_verification import CostTable, Fingerprint, ProfileGrid, TableCheck
+
+if TYPE_CHECKING:
+    import torch
 
 MODEL = "smollm2-135m"
 CONCURRENCY = 4
@@ -103,6 +110,12 @@ class Session:
         return tuple(
             replace(self, drafter=one, rivals=(), fallback="", settings=settings) for one in self.rivals
         )
+
+    def new_drafter(self, device: torch.device) -> Drafter | BlockDrafter:
+        """Return what the drafter's factory makes; raises ``PluginError`` where it breaks its contract."""
+        registered = {entry.descriptor.name: entry.plugin for entry in self.plugins.drafters()}
+        plugin = registered.get(self.drafter.name, self.drafter.name)
+        return contained_as(plugin, self.drafter).factory(self.options.limits, device)
 
     @property
     def ladder(self) -> tuple[int, ...]:
@@ -199,7 +212,7 @@ class Session:
             )
             if self.fallback and mode != "none":
                 verifier.manager.note(0, FALLBACK)
-            return Engine(self.model, verifier, self.drafter.factory(limits, verifier.device), self.options)
+            return Engine(self.model, verifier, self.new_drafter(verifier.device), self.options)
 
 
 def discover() -> tuple[Settings, PluginManager]:

@@ -137,7 +137,7 @@ def anchor_drafter(session: Session) -> AnchorDrafter:
     """
     options = session.options
     with blaming_plugins(session.plugins):
-        block = session.drafter.factory(options.limits, torch.device(options.device))
+        block = session.new_drafter(torch.device(options.device))
     if not isinstance(block, BlockDrafter):
         raise EngineError(
             f"the drafter {session.drafter.name} cannot be recorded",

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from adaverify_contracts import CaptureError
+from adaverify_contracts.describing import kind_of, text_of
 
 if TYPE_CHECKING:
     import torch
@@ -232,8 +233,8 @@ def _random_state(cuda: Any) -> tuple[Any, Any]:
 
 
 def _failed(how: str, error: Exception) -> CaptureError:
-    text = " ".join(str(error).split()) or "no message"
+    text = " ".join(text_of(error).split()) or "no message"
     return CaptureError(
-        f"the step {how}: {type(error).__name__}: {text}",
+        f"the step {how}: {kind_of(error)}: {text}",
         remedy="run this size without a graph, or cure the cause and capture again",
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from adaverify_contracts import CaptureError
+from adaverify_contracts.describing import describe
 
 if TYPE_CHECKING:
     import torch
@@ -41,9 +42,11 @@ class EagerBackend:
         """
         try:
             run()
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             raise CaptureError(
-                f"the step failed in its warm-up with {type(error).__name__}: {error}",
+                f"the step failed in its warm-up with {describe(error)}",
                 remedy="run this size without a graph, or free memory and capture again",
             ) from error
         return EagerStep(run)

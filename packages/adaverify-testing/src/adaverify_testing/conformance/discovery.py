@@ -17,6 +17,7 @@ from adaverify_contracts import (
     ProbeDescriptor,
     UnknownNameError,
 )
+from adaverify_contracts.describing import describe
 from adaverify_testing.managers import isolated_manager
 
 
@@ -28,7 +29,7 @@ def _told(error: BaseException) -> str:
         if file != __file__ and not file.startswith("<") and "importlib" not in file:
             place = f" ({file}:{trace.tb_lineno})"
         trace = trace.tb_next
-    return f"{type(error).__name__}: {error}{place}"
+    return f"{describe(error)}{place}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,9 @@ def discover(entry_points: Iterable[metadata.EntryPoint] | None = None) -> Disco
             hook = isolated_manager(point.load()).hook
             strategies = [item for group in hook.adaverify_register_decode_strategies() for item in group]
             probes = [item for group in hook.adaverify_register_probes() for item in group]
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's module may raise anything; it is kept and reported
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 - a stranger's module may raise anything; it is kept and reported
             found.broken[point.name] = _told(error)
             continue
         found.probes.extend(probes)

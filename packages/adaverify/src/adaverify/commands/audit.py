@@ -12,7 +12,7 @@ from adaverify.options import Json
 from adaverify.session import discover
 from adaverify.usage import LARGEST_SEED
 from adaverify_contracts import PolicyDescriptor, Seen, SignalDescriptor, UnknownNameError
-from adaverify_runtime import PluginManager, Settings
+from adaverify_runtime import PluginManager, Settings, contained
 from adaverify_verification import effective_seen, verdict
 from adaverify_verification.audit import PAIRS, KnownViolation, PairReport, audit_pair, known_violations
 
@@ -95,11 +95,11 @@ def audit(
 
 
 def _signals(plugins: PluginManager) -> dict[str, SignalDescriptor]:
-    return {entry.descriptor.name: entry.descriptor for entry in plugins.signals()}
+    return {entry.descriptor.name: contained(entry) for entry in plugins.signals()}
 
 
 def _policies(plugins: PluginManager) -> dict[str, PolicyDescriptor]:
-    return {entry.descriptor.name: entry.descriptor for entry in plugins.policies()}
+    return {entry.descriptor.name: contained(entry) for entry in plugins.policies()}
 
 
 def _chosen(kind: str, known: dict[str, _D], names: list[str] | None) -> list[_D]:

@@ -17,7 +17,7 @@ from adaverify.session import discover
 from adaverify.support import support_matrix
 from adaverify.usage import path
 from adaverify_runtime import doctor as startup_report
-from adaverify_runtime import plugin_warnings
+from adaverify_runtime import examine_plugins, plugin_warnings, read_settings
 from adaverify_runtime.plugins import Registered
 
 _KINDS = {
@@ -36,26 +36,31 @@ plugins = typer.Typer(invoke_without_command=True, epilog=EXIT_CODES)
 @plugins.callback()
 @reports_errors
 def listing(context: typer.Context, json: Json = False) -> None:
-    """List the discovered plugins with their outcome and everything each of them registered."""
+    """List the discovered plugins with their outcome and everything each of them registered.
+
+    Ends with 3, the list printed, where one of them breaks the contract: no other command starts then.
+    """
     if context.invoked_subcommand is not None:
         if json:
             raise typer.BadParameter(f"--json belongs behind {context.invoked_subcommand}")
         return
-    settings, found = discover()
+    settings = read_settings()
+    found, refusal = examine_plugins(settings)
     report = startup_report(settings, usable_device(settings.device.name), plugins=found).as_dict()
     for line in report["warnings"]:
         note(line)
     rows = [{**plugin, "registered": _registered(report, plugin["owner"])} for plugin in report["plugins"]]
     if json:
         emit_json(rows)
-        return
-    out().print(
-        table(
-            "Plugins",
-            ("plugin", "from", "outcome", "registered, or the reason why not"),
-            [(row["name"], f"{row['owner']} {row['version']}", row["outcome"], _last(row)) for row in rows],
-        )
-    )
+    else:
+        columns = ("plugin", "from", "outcome", "registered, or the reason why not")
+        cells = [
+            (row["name"], f"{row['owner']} {row['version']}", row["outcome"], _last(row)) for row in rows
+        ]
+        out().print(table("Plugins", columns, cells))
+    if refusal is not None:
+        # What keeps every other command from starting; the list is for finding out.
+        raise refusal
 
 
 @plugins.command(epilog=EXIT_CODES)

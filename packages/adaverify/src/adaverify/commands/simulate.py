@@ -18,7 +18,7 @@ from adaverify_replay.simulate import ArmResult, Planning, Scene, arm_names
 from adaverify_replay.simulate import simulate as run_scene
 from adaverify_replay.simulate.arms import LAG
 from adaverify_replay.simulate.run import WARMUP
-from adaverify_runtime import read_calibration, settings_for
+from adaverify_runtime import contained, read_calibration, settings_for
 from adaverify_runtime.assembly import manager_options
 from adaverify_runtime.plugins import pick
 from adaverify_verification import CostTable
@@ -153,8 +153,8 @@ def _planning(lag: int, calibration: Path | None) -> Planning:
         settings, state = settings_for(settings, read), read.state
     planner = settings.planner
     return Planning(
-        signal=pick(plugins.signals(), "signal", planner.signal).descriptor,
-        policy=pick(plugins.policies(), "policy", planner.policy).descriptor,
+        signal=contained(pick(plugins.signals(), "signal", planner.signal)),
+        policy=contained(pick(plugins.policies(), "policy", planner.policy)),
         options=manager_options(planner, "adaptive"),
         lag=lag,
         calibration=state,
