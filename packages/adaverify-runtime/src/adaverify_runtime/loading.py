@@ -12,6 +12,7 @@ from packaging.utils import canonicalize_name
 
 from adaverify_contracts import ENTRY_POINT_GROUP, DuplicateNameError, LoadOutcome, PluginError
 from adaverify_runtime._nearest import suggestion
+from adaverify_runtime.argument_checks import require_loading
 from adaverify_runtime.plugins import PluginManager, PluginOutcome
 from adaverify_runtime.settings import PluginSettings, Settings
 
@@ -32,10 +33,12 @@ def load_plugins(
         entry_points: what to load instead of the installed group ``adaverify``.
 
     Raises:
+        SettingsError: the settings are something else.
         PluginError: a named plugin was not discovered, is disabled, has an unmet requirement, failed to
             import or raised; or any plugin breaks the hook contract.
         DuplicateNameError: two distributions offer one name.
     """
+    require_loading(settings, entry_points)
     chosen = settings.plugins if isinstance(settings, Settings) else settings or PluginSettings()
     if entry_points is None:
         entry_points = metadata.entry_points(group=ENTRY_POINT_GROUP)
@@ -106,6 +109,8 @@ def _load_one(
         plugin = entry_point.load()
     except (ImportError, AttributeError) as error:
         reason = f"importing {entry_point.value} failed: {_words(error)}"
+        if isinstance(entry_point, EntryPoint) and not EntryPoint.pattern.match(entry_point.value):
+            reason = f"its entry point is malformed: {entry_point.value!r} is no module:object"
         return failed(LoadOutcome.IMPORT_FAILED, reason, traceback.format_exc())
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's module may raise anything; it is kept and reported
         reason = f"{entry_point.value} raised while it was imported: {_words(error)}"
