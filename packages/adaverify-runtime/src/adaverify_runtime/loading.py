@@ -103,14 +103,15 @@ def _load_one(
         return failed(LoadOutcome.DISABLED, "ADAVERIFY_PLUGINS_DISABLED lists it")
     if settings.enabled is not None and name not in (*settings.enabled, *settings.required):
         return failed(LoadOutcome.DISABLED, "ADAVERIFY_PLUGINS_ENABLED does not list it")
+    if isinstance(entry_point, EntryPoint) and not EntryPoint.pattern.match(entry_point.value):
+        reason = f"its entry point is malformed: {entry_point.value!r} is no module:object"
+        return failed(LoadOutcome.IMPORT_FAILED, reason)
     if reason := _contracts_mismatch(entry_point):
         return failed(LoadOutcome.UNMET, reason)
     try:
         plugin = entry_point.load()
     except (ImportError, AttributeError) as error:
         reason = f"importing {entry_point.value} failed: {_words(error)}"
-        if isinstance(entry_point, EntryPoint) and not EntryPoint.pattern.match(entry_point.value):
-            reason = f"its entry point is malformed: {entry_point.value!r} is no module:object"
         return failed(LoadOutcome.IMPORT_FAILED, reason, traceback.format_exc())
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a stranger's module may raise anything; it is kept and reported
         reason = f"{entry_point.value} raised while it was imported: {_words(error)}"

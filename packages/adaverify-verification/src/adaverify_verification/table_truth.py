@@ -28,7 +28,7 @@ def require_lists(document: Mapping[str, Any]) -> None:
         if isinstance(value, list) and not (sentences and any(not isinstance(item, str) for item in value)):
             continue
         raise CostTableError(
-            f"the {name} of a cost table are none",
+            f"what the cost table holds as {name} is no such list",
             arrived=value,
             allowed="a list of sentences" if sentences else "a list of lists of numbers",
             remedy=REMEASURE,
