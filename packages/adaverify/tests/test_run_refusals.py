@@ -386,3 +386,7 @@ def test_a_mistake_of_our_own_keeps_its_traceback(tiny, run_tiny, monkeypatch):
     assert "RuntimeError: ours" in result.stderr
     assert "PluginError" not in result.stderr
     assert "This is a fault of adaverify" in result.stderr
+
+
+def test_a_plot_that_cannot_be_drawn_is_refused_before_the_trace_is_read(invoke):
+    refused(invoke("report", "absent.jsonl", "--plot", "x.gif"), "suffix", ".png, .svg, .pdf")
