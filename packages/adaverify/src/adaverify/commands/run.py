@@ -81,7 +81,6 @@ def run(
     fixed: Annotated[
         list[int] | None,
         typer.Option(
-            min=1,
             help="Also draft and verify this many tokens, fixed: 1 .. 6, or below the K that is set; may be "
             "repeated.",
         ),
