@@ -260,3 +260,8 @@ def test_a_refused_neighbour_is_told_why():
 def test_a_refusal_that_explains_nothing_is_an_error(values):
     with pytest.raises(DescriptorError, match=r"Requirements\.refusals"):
         Requirements(**values)
+
+
+def test_an_architecture_in_capitals_could_never_match():
+    with pytest.raises(DescriptorError, match="allowed: sm90"):
+        Requirements(architectures=("SM90",))

@@ -147,3 +147,13 @@ def test_an_error_crosses_a_process_with_its_text_and_attributes(error):
     assert type(copy) is type(error)
     assert str(copy) == str(error)
     assert vars(copy) == vars(error)
+
+
+def test_the_value_none_arrives_too():
+    """A file that holds null, or an argument that is None, was refused without saying so."""
+    told = AdaverifyError("no table", arrived=None)
+    assert str(told) == "no table; arrived: None"
+    assert told.has_arrived and not AdaverifyError("no table").has_arrived
+    assert str(told.within("here")) == "here: no table; arrived: None"
+    assert str(PluginError("it broke", arrived=None)) == "it broke; arrived: None"
+    assert str(PluginError("it broke")) == "it broke"

@@ -64,7 +64,7 @@ def test_sequences_are_chosen_by_source_and_regime(records):
     assert records.of(regime="greedy").tolist() == [1]
     assert records.of("chat").tolist() == []
     assert records.of("code", "greedy").tolist() == []
-    with pytest.raises(RecordsError, match="poetry"):
+    with pytest.raises(RecordsError, match=r"poetry.*choose one of the allowed words"):
         records.of("poetry")
 
 
@@ -179,3 +179,11 @@ def test_what_cannot_be_written_is_refused(records, tmp_path):
     with pytest.raises(RecordsError, match="cannot be written"):
         records.save(tmp_path / "missing" / "records.npz")
     assert issubclass(RecordsError, AdaverifyError)
+
+
+def test_a_header_that_is_nested_too_deeply_is_told_in_our_words(records, tmp_path):
+    path = tmp_path / "records.npz"
+    records.save(path)
+    rewritten(path, header=np.frombuffer(b"[" * 100_000, np.uint8))
+    with pytest.raises(RecordsError, match="nested too deeply"):
+        AcceptanceRecords.load(path)

@@ -220,6 +220,9 @@ def test_what_is_no_scene_is_refused(scene):
     for name, value in {"requests": 0, "warmup": -1, "tokens": 0, "context": 0, "seed": True}.items():
         with pytest.raises(RecordsError, match=name):
             scene(**{name: value})
+    for tiers in ((8, 10**30), (0, 8), (8, 8), [8], (8.0,)):
+        with pytest.raises(RecordsError, match="no ladder"):
+            scene(tiers=tiers)
     with pytest.raises(CostTableError, match="step times"):
         scene(table=None)
     with pytest.raises(DescriptorError, match="arm"):

@@ -303,3 +303,10 @@ def test_a_device_and_an_endless_line_are_refused(tmp_path):
         file.truncate(8 << 30)
     with pytest.raises(TraceError, match="too long for a step record"):
         read_trace(path)
+
+
+def test_a_line_that_is_nested_too_deeply_is_told_in_our_words(tmp_path):
+    path = tmp_path / "deep.jsonl"
+    path.write_text("[" * 100_000 + "\n")
+    with pytest.raises(TraceError, match="nested too deeply"):
+        read_trace(path)

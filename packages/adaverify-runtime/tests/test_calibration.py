@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from adaverify_contracts import CalibrationError, Seen, SignalDescriptor, hookimpl
-from adaverify_runtime import PathSettings, PlannerSettings, Settings
+from adaverify_runtime import PathSettings, PlannerSettings, Settings, read_calibration
 from adaverify_verification import TEMPERATURE_SCALED, calibration_subject, save_state
 from adaverify_verification.signals import CalibratedSignal, DrafterSignal
 
@@ -135,3 +135,10 @@ def test_rows_are_reported_where_somebody_listens(kit, verifier):
     checker.drain()
     assert [record.rows for record in heard] == [rows]
     assert rows.drafted == (3, 2) and len(rows.scores[0]) == 3
+
+
+def test_a_file_that_holds_null_is_refused(file):
+    """It passed for no calibration, and chose another signal all the same."""
+    path = file(None).paths.calibration
+    with pytest.raises(CalibrationError, match=r"calibration\.json: .*arrived: 'null'"):
+        read_calibration(path)

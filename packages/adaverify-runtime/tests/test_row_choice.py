@@ -145,8 +145,9 @@ def test_a_benchmark_report_is_a_table(tmp_path):
 def test_a_file_that_is_no_table_is_refused(tmp_path, text):
     path = tmp_path / "table.json"
     path.write_text(text)
-    with pytest.raises(CostTableError, match="no row-cost table"):
+    with pytest.raises(CostTableError, match="no row-cost table") as caught:
         RowCostTable.load(path)
+    assert "has no attribute" not in str(caught.value)
     with pytest.raises(CostTableError, match="FileNotFoundError"):
         RowCostTable.load(tmp_path / "absent.json")
 

@@ -61,6 +61,9 @@ def test_an_empty_variable_is_unset(monkeypatch):
         ("ADAVERIFY_ENGINE_DTYPE", "float16", "float32 or bfloat16"),
         ("ADAVERIFY_ENGINE_MAX_REQUESTS", "-4", "an int in 1 .. 65536"),
         ("ADAVERIFY_GRAPHS_MAX_GRAPHS", "1.5", "an int in 1 .. 65536"),
+        ("ADAVERIFY_PLANNER_MARGIN", "1_0", "a number in 0 .. 10"),
+        ("ADAVERIFY_RELAY_DEPTH", "1_0", "an int in 2 .. 4096"),
+        ("ADAVERIFY_GRAPHS_MAX_GRAPHS", "1_0", "an int in 1 .. 65536"),
         ("ADAVERIFY_PLANNER_MODE", "auto", "none, fixed or adaptive"),
     ],
 )
@@ -153,3 +156,11 @@ def test_the_environment_is_read_nowhere_else():
             if named or imported:
                 readers.add(source.relative_to(ROOT).as_posix())
     assert readers == {"packages/adaverify-runtime/src/adaverify_runtime/settings.py"}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("yes", True), ("True", True), ("1", True), ("OFF", False), ("n", False)]
+)
+def test_true_and_false_have_the_spellings_that_the_page_names(monkeypatch, text, value):
+    monkeypatch.setenv("ADAVERIFY_PLANNER_ONLINE", text)
+    assert read_settings().planner.online is value

@@ -163,3 +163,68 @@ def test_two_times_that_agree_are_not_told():
     """Sizes that are padded alike are measured more than once."""
     table = CostTable.from_points(HERE, [(4, 1, 16, 2.0), (4, 1, 16, 2.02)])
     assert (table.points, table.outliers) == (((4, 1, 16, 2.01),), ())
+
+
+@pytest.mark.parametrize("huge", [10**400, -(10**400)])
+@pytest.mark.parametrize("place", range(4))
+def test_integers_that_no_float_holds_are_refused_by_type(huge, place):
+    raw = list(POINTS[0])
+    raw[place] = huge
+    with pytest.raises(CostTableError):
+        CostTable.from_points(HERE, [*POINTS, raw])
+    with pytest.raises(CostTableError):
+        CostTable.from_points(HERE, POINTS, draft=[(8, huge)])
+    with pytest.raises(CostTableError):
+        CostTable.from_points(HERE, POINTS, rejected_seconds=huge)
+
+
+@pytest.fixture
+def stored(tmp_path):
+    """Return a function that loads a good table's file with some keys changed."""
+
+    def load(**changes):
+        path = tmp_path / "cost.json"
+        CostTable.from_points(HERE, POINTS).save(path)
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+        return CostTable.load(path, None)
+
+    return load
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"version": True}, "of this version"),
+        ({"outliers": [5]}, "outliers"),
+        ({"disturbed": "busy"}, "disturbed"),
+        ({"draft": "x"}, "adaverify profile"),
+        ({"fingerprint": {"ladder": "8,-3,x"}}, "ladder"),
+        ({"fingerprint": {"ladder": "16,8"}}, "ladder"),
+        ({"fingerprint": {"ladder": [8, 10**30]}}, "ladder"),
+        ({"fingerprint": {"draft_tokens": "many"}}, "draft_tokens"),
+        ({"fingerprint": {"draft_tokens": -1}}, "draft_tokens"),
+        ({"points": [[4, 8, 128, 1.0]]}, "fewer tokens than requests"),
+        ({"points": [[8, 8, 10**15, 1.0]]}, "context"),
+        ({"points": [[8, 8, 128, 1e308]]}, "no step takes that time"),
+        ({"points": [[8, 8, 128, 5e-324]]}, "no step takes that time"),
+        ({"points": [[8, 8, 128, 10**400]]}, "usable time"),
+        ({"draft": [[8, 1e30]]}, "drafting for 8 requests"),
+    ],
+)
+def test_a_stored_table_of_what_cannot_be_true_is_refused(stored, changes, words):
+    """Each was taken in silence, and `simulate` planned with it."""
+    with pytest.raises(CostTableError, match=words):
+        stored(**changes)
+
+
+def test_ladders_and_drafts_that_can_be_are_taken(stored):
+    for facts in ({"ladder": "", "draft_tokens": "0"}, {"ladder": "8", "bare": "1,2", "draft_tokens": "7"}):
+        assert dict(stored(fingerprint=facts).fingerprint.pairs) == facts
+
+
+@pytest.mark.parametrize("text", ["null", "[]", "1"])
+def test_a_file_of_a_bare_value_shows_it(tmp_path, text):
+    (tmp_path / "cost.json").write_text(text)
+    with pytest.raises(CostTableError) as caught:
+        CostTable.load(tmp_path / "cost.json", None)
+    assert caught.value.arrived == text

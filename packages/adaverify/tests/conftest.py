@@ -164,6 +164,7 @@ def priced_file(tmp_path):
         for tokens in (1, 2, 4, 8, 16, 32, 64, 128)
         for requests in (1, 16)
         for context in (16, 256)
+        if tokens >= requests
     ]
     path = tmp_path / "prices.json"
     CostTable.from_points(Fingerprint.from_mapping({"ladder": (8, 16, 32, 64)}), points).save(path)

@@ -91,7 +91,15 @@ def test_one_that_does_not_run_here_or_does_not_exist_is_refused(install, invoke
 
 def test_a_file_that_cannot_be_written_is_refused_before_anything_runs(install, invoke, tmp_path):
     install(Bench(_never))
-    found = invoke("bench", "gemm", "--device", "cpu", "--json", tmp_path / "no" / "folder.json")
+    for path in (tmp_path / "no" / "folder.json", "/dev/full"):
+        found = invoke("bench", "gemm", "--device", "cpu", "--json", path)
+        assert found.exit_code == 3 and "--json" in found.stderr
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_the_device_is_asked(install, invoke, monkeypatch):
+    install()
+    monkeypatch.setattr("adaverify.commands.bench.startup_report", _never)
+    found = invoke("bench", "all", "--json", "/dev/full")
     assert found.exit_code == 3 and "--json" in found.stderr
 
 

@@ -31,6 +31,7 @@ UNREADABLE = {
 }
 UNFIT = {
     "a number": ("5", "no list of numbers"),
+    "nothing": ("null", "malformed"),
     "of K = 7": (saved(draft_tokens=7), "saved 7, here 3"),
     "two temperatures": ("[1.0, 1.0]", "2 temperatures were given for K = 3"),
     "of a later format": (saved(format=9), "saved 9, here 1"),

@@ -145,6 +145,7 @@ def test_a_drafter_that_keeps_requests_is_refused(record):
         (("--code", 165), 3, "165"),
         (("--temperature", 0), 2, "greedy"),
         (("--sampled", 1.5), 2, "sampled"),
+        (("--sampled", "nan"), 2, "nan is no share"),
         (("--out", "missing/records.npz"), 3, "missing"),
     ],
 )

@@ -81,6 +81,12 @@ class TestBeforeTheModelIsLoaded:
             (("--tokens", "0"), "--tokens"),
             (("--draft-tokens", "-1"), "--draft-tokens"),
             (("--concurrency", "0"), "--concurrency"),
+            (("--concurrency", "100000000"), "65536"),
+            (("--tokens", "1000000000"), "1048576"),
+            (("--fixed", "0"), "--fixed"),
+            (("--fixed", "-1"), "--fixed"),
+            (("--fixed", "7"), "--fixed 7 is out of range; allowed: 1 .. 6"),
+            (("--fixed", "2", "--draft-tokens", "2"), "allowed: 1 .. 1, as mode fixed drafts K = 2"),
             (("--rounds", "many"), "--rounds"),
             (("--no-such-option",), "--no-such-option"),
         ],
@@ -88,6 +94,14 @@ class TestBeforeTheModelIsLoaded:
     def test_wrong_usage_is_code_2(self, invoke, arguments, word):
         """What the command line can judge by itself is wrong usage."""
         refused(invoke("run", *arguments), word, code=2)
+
+    def test_k_of_the_settings_bounds_fixed(self, invoke, monkeypatch):
+        monkeypatch.setenv("ADAVERIFY_ENGINE_DRAFT_TOKENS", "4")
+        refused(invoke("run", "--fixed", "4"), "--fixed 4 is out of range; allowed: 1 .. 3", code=2)
+
+    def test_k_that_the_longest_sequence_has_no_room_for(self, invoke, monkeypatch):
+        monkeypatch.setenv("ADAVERIFY_ENGINE_MAX_MODEL_LEN", "512")
+        refused(invoke("run", "--draft-tokens", "65536"), "K leaves no room", "allowed: 0 .. 509")
 
     def test_a_file_that_is_no_trace_is_never_touched(self, invoke, tmp_path):
         """A wrong --trace must not cost the user a file."""
@@ -372,3 +386,7 @@ def test_a_mistake_of_our_own_keeps_its_traceback(tiny, run_tiny, monkeypatch):
     assert "RuntimeError: ours" in result.stderr
     assert "PluginError" not in result.stderr
     assert "This is a fault of adaverify" in result.stderr
+
+
+def test_a_plot_that_cannot_be_drawn_is_refused_before_the_trace_is_read(invoke):
+    refused(invoke("report", "absent.jsonl", "--plot", "x.gif"), "suffix", ".png, .svg, .pdf")

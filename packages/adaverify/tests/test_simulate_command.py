@@ -7,6 +7,7 @@ import json
 import pytest
 
 from adaverify_replay import AcceptanceRecords
+from adaverify_verification import CostTable, Fingerprint
 
 
 @pytest.fixture
@@ -93,3 +94,48 @@ def test_without_step_times_nothing_is_simulated(invoke, install):
     result = invoke("simulate")
     assert result.exit_code == 3
     assert "adaverify profile --table" in result.stderr
+
+
+def test_a_calibration_that_holds_null_is_refused(simulate, tmp_path):
+    (tmp_path / "null.json").write_text("null")
+    result = simulate(*QUICK, "--calibration", "null.json")
+    assert result.exit_code == 3
+    assert "CalibrationError" in result.stderr and "arrived: null" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--tiers", 10**30 - 1),
+        ("--concurrency", 100_000),
+        ("--tokens", 100_000_000),
+        ("--warmup", 100_000_000),
+        ("--context", 2_000_000),
+        ("--context", 100_000_000_000),
+        ("--seed", 10**40),
+    ],
+)
+def test_sizes_that_nobody_can_wait_for_are_refused_at_once(simulate, option, value):
+    result = simulate(option, value)
+    assert result.exit_code == 2
+    assert option.strip("-") in result.stderr or "ladder" in result.stderr
+
+
+@pytest.mark.parametrize("option", ["--source", "--regime"])
+def test_another_word_is_the_remedy_for_an_unknown_one(simulate, option):
+    result = simulate(option, "both")
+    assert result.exit_code == 3
+    assert "choose one of the allowed words" in result.stderr
+    assert "record them again" not in result.stderr
+
+
+def test_a_table_of_another_setup_is_said_in_one_note(invoke, install, tmp_path):
+    install()
+    points = [(tokens, 1, 16, 1e-3 + 1e-4 * tokens) for tokens in (1, 8, 64)]
+    facts = {"device": "abacus", "model": "smollm2-135m", "draft_tokens": 3}
+    CostTable.from_points(Fingerprint.from_mapping(facts), points).save(tmp_path / "other.json")
+    result = invoke("simulate", "--table", tmp_path / "other.json", *QUICK)
+    assert result.exit_code == 0
+    said = " ".join(result.stderr.split())
+    assert said.count("another setup") == 1
+    assert "device abacus (records: cpu), draft_tokens 3 (records: 7)" in said

@@ -121,6 +121,14 @@ class Requirements:
     def __post_init__(self) -> None:
         for name in ("device_types", "architectures", "kernels", "modules"):
             _check.strings("Requirements", name, getattr(self, name))
+        for word in self.architectures:
+            if word != word.lower():
+                raise DescriptorError(
+                    "Requirements.architectures holds a word that no device has: they are lower-case",
+                    arrived=word,
+                    allowed=word.lower(),
+                    remedy="write it as `adaverify doctor` shows it",
+                )
         _check.instance("Requirements", "refusals", self.refusals, tuple)
         for pair in self.refusals:
             _check.strings("Requirements", "refusals", pair)

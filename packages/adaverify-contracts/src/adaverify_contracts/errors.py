@@ -7,9 +7,19 @@ caller can act on them without parsing text.
 from __future__ import annotations
 
 import copy
+from enum import Enum
 from typing import Any, Self
 
 from adaverify_contracts.describing import shown
+
+
+class _Said(Enum):
+    """Tells an error about no value from one about the value None."""
+
+    NOTHING = "nothing"
+
+
+NOTHING = _Said.NOTHING
 
 
 class AdaverifyError(Exception):
@@ -17,23 +27,30 @@ class AdaverifyError(Exception):
 
     Args:
         problem: one sentence naming what is wrong.
-        arrived: the offending value, kept as an attribute and shown with ``repr``.
+        arrived: the offending value, kept as an attribute and shown with ``repr``, None too; without one the
+            attribute is None and ``has_arrived`` False.
         allowed: what would have been accepted, in words.
         remedy: what the reader should do next, one imperative sentence.
     """
 
     def __init__(
-        self, problem: str, *, arrived: object = None, allowed: str | None = None, remedy: str | None = None
+        self,
+        problem: str,
+        *,
+        arrived: object = NOTHING,
+        allowed: str | None = None,
+        remedy: str | None = None,
     ) -> None:
         self.problem = problem
-        self.arrived = arrived
+        self.has_arrived = arrived is not NOTHING
+        self.arrived = arrived if self.has_arrived else None
         self.allowed = allowed
         self.remedy = remedy
         super().__init__(self._render())
 
     def _render(self) -> str:
         parts = [self.problem.rstrip(".")]
-        if self.arrived is not None:
+        if self.has_arrived:
             parts.append(f"arrived: {shown(self.arrived)}")
         if self.allowed is not None:
             parts.append(f"allowed: {self.allowed}")
@@ -101,7 +118,7 @@ class PluginError(AdaverifyError):
         problem: str,
         *,
         plugin: str | None = None,
-        arrived: object = None,
+        arrived: object = NOTHING,
         allowed: str | None = None,
         remedy: str | None = None,
     ) -> None:
@@ -254,7 +271,7 @@ class TraceError(AdaverifyError):
         *,
         path: str,
         line: int | None = None,
-        arrived: object = None,
+        arrived: object = NOTHING,
         allowed: str | None = None,
         remedy: str | None = None,
     ) -> None:
@@ -275,7 +292,7 @@ class RecordsError(AdaverifyError):
         problem: str,
         *,
         path: str | None = None,
-        arrived: object = None,
+        arrived: object = NOTHING,
         allowed: str | None = None,
         remedy: str | None = None,
     ) -> None:

@@ -215,7 +215,7 @@ class PairedUnitsSchedule(_StaticSchedule):
         if request_indices is None:
             raise LayoutError(
                 "paired units need request indices",
-                arrived=None,
+                arrived=request_indices,
                 allowed="int32 [M]",
                 remedy="use a strategy that builds request indices",
             )

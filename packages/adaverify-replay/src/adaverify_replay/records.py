@@ -214,7 +214,12 @@ class AcceptanceRecords:
             if word is None:
                 continue
             if word not in words:
-                raise _refused("the wanted kind of sequence", word, ", ".join(words))
+                raise RecordsError(
+                    "there are no such sequences",
+                    arrived=word,
+                    allowed=", ".join(words),
+                    remedy="choose one of the allowed words, or leave it out",
+                )
             keep &= column == words.index(word)
         return np.flatnonzero(keep)
 
@@ -282,7 +287,7 @@ class AcceptanceRecords:
 
 def _refused(what: str, arrived: object, allowed: str) -> RecordsError:
     return RecordsError(
-        f"acceptance records cannot be used, {what} does not fit",
+        f"acceptance records cannot be used because of {what}",
         arrived=arrived,
         allowed=allowed,
         remedy=REMEDY,

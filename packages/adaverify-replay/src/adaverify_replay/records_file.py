@@ -66,8 +66,8 @@ def read_arrays(
             if set(stored.files) != {HEADER, *kinds}:
                 raise ValueError(f"arrays {', '.join(sorted(stored.files))}")
             arrays = {name: stored[name] for name in kinds}
-            document = json.loads(stored[HEADER].tobytes())
-    except (*_DAMAGES, RecursionError) as error:
+            document = _document(stored[HEADER].tobytes())
+    except _DAMAGES as error:
         raise RecordsError(
             "the records cannot be read",
             path=str(path),
@@ -84,6 +84,13 @@ def read_arrays(
             remedy=_REMEDY,
         )
     return arrays, document
+
+
+def _document(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("a header that is nested too deeply") from error
 
 
 def _require_size(path: Path) -> None:

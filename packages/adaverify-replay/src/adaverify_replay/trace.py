@@ -290,7 +290,8 @@ def _object(path: str, number: int, line: str) -> dict[str, Any]:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
         cut = "" if line.endswith("\n") else "; it has no line end, so a crash may have cut it"
-        problem = f"the line is not JSON ({error}){cut}"
+        why = "nested too deeply" if isinstance(error, RecursionError) else error
+        problem = f"the line is not JSON ({why}){cut}"
         remedy = "remove the line, or read with allow_torn_tail=True if it is the last"
         raise TraceError(problem, path=path, line=number, arrived=line[:80], remedy=remedy) from error
     if not isinstance(value, dict):

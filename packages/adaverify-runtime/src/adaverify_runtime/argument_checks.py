@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from adaverify_contracts import (
 )
 from adaverify_runtime.plugins import PluginManager
 from adaverify_runtime.row_choice import RowCostTable
-from adaverify_runtime.settings import Settings
+from adaverify_runtime.settings import PluginSettings, Settings
 from adaverify_verification import CostTable
 
 
@@ -40,6 +41,29 @@ def require_ground(settings: object, plugins: object, capability: object) -> Non
         )
     _require(PluginError, "plugins", plugins, PluginManager, "pass load_plugins(settings), or None")
     _require(CapabilityError, "capability", capability, Capability, "pass what probe(...) returned, or None")
+
+
+def require_loading(settings: object, entry_points: object) -> None:
+    """Require what ``load_plugins`` names for its arguments; an iterator of entry points is left unread.
+
+    Raises:
+        SettingsError, PluginError: one is something else.
+    """
+    if settings is not None and not isinstance(settings, Settings | PluginSettings):
+        raise SettingsError(
+            {"settings": (settings, "a Settings, a PluginSettings, or None to read the environment")},
+            remedy="build it with read_settings(), or PluginSettings(enabled=(...))",
+        )
+    fits = entry_points is None or (isinstance(entry_points, Iterable) and not isinstance(entry_points, str))
+    if isinstance(entry_points, list | tuple):
+        fits = all(callable(getattr(one, "load", None)) for one in entry_points)
+    if not fits:
+        raise PluginError(
+            "the entry points to load plugins from are none",
+            arrived=entry_points,
+            allowed="EntryPoint objects, or None for those that are installed",
+            remedy="pass importlib.metadata.entry_points(...), or leave them out",
+        )
 
 
 def require_arguments(

@@ -48,9 +48,17 @@ def read_calibration(path: Path) -> Calibration:
     """Return a calibration file, parsed and not yet judged.
 
     Raises:
-        CalibrationError: the file cannot be read or is not JSON.
+        CalibrationError: the file cannot be read, is not JSON or holds nothing.
     """
     state = load_state(path)
+    if state is None:
+        # No state at all is what a signal has without a file: it would start from nothing, unsaid.
+        raise CalibrationError(
+            f"calibration file {path}: saved calibration is malformed",
+            arrived="null",
+            allowed="what `adaverify calibrate` wrote, or another engine's temperatures",
+            remedy="check the path, or do without the file",
+        )
     return Calibration(path, signal_of(state, TEMPERATURE_SCALED.name), state)
 
 

@@ -14,6 +14,7 @@ from adaverify_contracts.describing import describe, traceback_of
 from adaverify_runtime._hook_checks import examining, requirements_of
 from adaverify_runtime._nearest import suggestion
 from adaverify_runtime._output import output_diverted
+from adaverify_runtime.argument_checks import require_loading
 from adaverify_runtime.plugins import PluginManager, PluginOutcome
 from adaverify_runtime.settings import PluginSettings, Settings
 
@@ -34,6 +35,7 @@ def load_plugins(
         entry_points: what to load instead of the installed group ``adaverify``.
 
     Raises:
+        SettingsError: the settings are something else.
         PluginError: a named plugin was not discovered, is disabled, has an unmet requirement, failed to
             import or raised; or any plugin breaks the hook contract.
         DuplicateNameError: two distributions offer one name.
@@ -51,6 +53,7 @@ def examine_plugins(
 
     For lists of what is there: a plugin that breaks the contract is an outcome beside the others.
     """
+    require_loading(settings, entry_points)
     chosen = settings.plugins if isinstance(settings, Settings) else settings or PluginSettings()
     if entry_points is None:
         entry_points = metadata.entry_points(group=ENTRY_POINT_GROUP)
@@ -129,6 +132,9 @@ def _load_one(
         return failed(LoadOutcome.DISABLED, "ADAVERIFY_PLUGINS_DISABLED lists it")
     if settings.enabled is not None and name not in (*settings.enabled, *settings.required):
         return failed(LoadOutcome.DISABLED, "ADAVERIFY_PLUGINS_ENABLED does not list it")
+    if isinstance(entry_point, EntryPoint) and not EntryPoint.pattern.match(entry_point.value):
+        reason = f"its entry point is malformed: {entry_point.value!r} is no module:object"
+        return failed(LoadOutcome.IMPORT_FAILED, reason)
     if reason := _contracts_mismatch(entry_point):
         return failed(LoadOutcome.UNMET, reason)
     try:

@@ -127,6 +127,8 @@ class RowCostTable:
 
 def _table_of(document: Any) -> Any:
     """Return what holds ``row_costs`` and ``fingerprint``."""
+    if not isinstance(document, dict):
+        raise ValueError(f"the file holds {json.dumps(document)[:60]}, and no JSON object")
     for found in document.get("benchmarks", ()):
         facts = dict(found["facts"])
         if "row_costs" in facts:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import platformdirs
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from adaverify_contracts import SettingsError
@@ -55,6 +55,9 @@ def _size(what: str) -> Any:
     return Field(default=None, ge=1, le=_LENGTH, description=f"an int in 1 .. {_LENGTH}: {what}")
 
 
+_NUMBERS: tuple[Any, ...] = (int, float, int | None)
+
+
 class _Section(BaseSettings):
     """One concern. Values given as arguments win over the environment."""
 
@@ -65,6 +68,15 @@ class _Section(BaseSettings):
             super().__init__(**values)
         except ValidationError as error:
             raise SettingsError(self._problems(error)) from None
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _plain(cls, value: object, info: ValidationInfo) -> object:
+        """Refuse underscores in a number: they would be left out, whatever was meant by them."""
+        known = cls.model_fields[info.field_name or ""].annotation
+        if isinstance(value, str) and "_" in value and known in _NUMBERS:
+            raise ValueError("a number is written without underscores")
+        return value
 
     @classmethod
     def variables(cls) -> dict[str, str]:

@@ -14,11 +14,13 @@ from adaverify_verification.fingerprint import Fingerprint
 REMEASURE = "run `adaverify profile` to measure a new table"
 
 Point = tuple[int, int, int, float]
+# Kernels count tokens, requests and lengths in 32 bits.
+LARGEST = 2**31 - 1
 
 
 def require_time(name: str, value: object, *, zero: bool = False) -> float:
     """Return a number of seconds as a float; raises ``CostTableError`` where it is no usable time."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not _finite(value):
         fits = False
     else:
         fits = value >= 0 if zero else value > 0
@@ -30,6 +32,14 @@ def require_time(name: str, value: object, *, zero: bool = False) -> float:
             remedy=REMEASURE,
         )
     return float(value)  # type: ignore[arg-type]
+
+
+def _finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        # An int that no float holds.
+        return False
 
 
 def require_parts(fingerprint: object, **lists: object) -> None:
@@ -57,11 +67,11 @@ def draft_price(raw: Sequence[float]) -> tuple[int, float]:
     """Return (requests, seconds) of drafting; raises ``CostTableError``."""
     pair = _listed(raw, 2, "a draft price does not have two numbers", "(requests, seconds)")
     count = pair[0]
-    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
+    if isinstance(count, bool) or not isinstance(count, int | np.integer) or not 1 <= count <= LARGEST:
         raise CostTableError(
             "a draft price has requests off its axis",
             arrived=tuple(pair),
-            allowed="an int >= 1",
+            allowed=f"an int in 1 .. {LARGEST}",
             remedy=REMEASURE,
         )
     seconds = pair[1].item() if isinstance(pair[1], np.generic) else pair[1]
@@ -81,11 +91,12 @@ def point(raw: Sequence[float]) -> Point:
     """Return a (tokens, requests, context, seconds) point; raises ``CostTableError``."""
     raw = _listed(raw, 4, "a cost point does not have four numbers", "(tokens, requests, context, seconds)")
     for name, value, lowest in zip(("tokens", "requests", "context"), raw, (1, 1, 0), strict=False):
-        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < lowest:
+        whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+        if not whole or not lowest <= value <= LARGEST:
             raise CostTableError(
                 f"a cost point has {name} off its axis",
                 arrived=tuple(raw),
-                allowed=f"an int >= {lowest}",
+                allowed=f"an int in {lowest} .. {LARGEST}",
                 remedy=REMEASURE,
             )
     tokens, requests, context = (int(value) for value in raw[:3])

@@ -27,6 +27,7 @@ from adaverify_verification.cost_points import (
 from adaverify_verification.fingerprint import Fingerprint
 from adaverify_verification.json_file import read_json
 from adaverify_verification.monotone import isotonic
+from adaverify_verification.table_truth import require_lists, require_setup, require_steps
 
 FORMAT = "adaverify-cost-table"
 VERSION = 1
@@ -242,8 +243,10 @@ class CostTable:
                 allowed=", ".join(sorted(KEYS)),
                 remedy=REMEASURE,
             )
+        require_lists(document)
         try:
             fingerprint = Fingerprint.from_mapping(document["fingerprint"])
+            require_setup(fingerprint)
             table = cls.from_points(
                 fingerprint,
                 document["points"],
@@ -260,6 +263,7 @@ class CostTable:
                 allowed=f"a file written by CostTable.save, version {VERSION}",
                 remedy=REMEASURE,
             ) from error
+        require_steps((*table.points, *table.bare), table.draft)
         differences = {} if expected is None else fingerprint.differences(expected)
         if differences:
             raise FingerprintMismatchError(differences)
@@ -276,8 +280,16 @@ def _read(path: Path) -> dict[str, Any]:
             allowed="a JSON file written by CostTable.save",
             remedy=REMEASURE,
         ) from error
-    kind = (document.get("format"), document.get("version")) if isinstance(document, dict) else None
-    if not isinstance(document, dict) or kind != (FORMAT, VERSION):
+    if not isinstance(document, dict):
+        raise CostTableError(
+            "the file is not a cost table",
+            arrived=json.dumps(document)[:60],
+            allowed=f"a JSON object of format {FORMAT}, version {VERSION}",
+            remedy=REMEASURE,
+        )
+    kind = (document.get("format"), document.get("version"))
+    # True equals 1, and is no version.
+    if kind != (FORMAT, VERSION) or isinstance(kind[1], bool):
         raise CostTableError(
             "the file is not a cost table of this version",
             arrived=kind,

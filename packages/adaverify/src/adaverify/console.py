@@ -252,13 +252,20 @@ def print_error(error: AdaverifyError) -> None:
     """Print a typed error on standard error: what arrived, what was allowed, what to do."""
     problem = visible(error.problem)
     err().print(Text.assemble((type(error).__name__, "bold red"), ": ", problem), soft_wrap=True)
-    for label, value in (("arrived", error.arrived), ("allowed", error.allowed), ("to do", error.remedy)):
+    if error.has_arrived:
+        err().print(Text(f"  arrived: {visible(_words(error.arrived), one_line=True)}"), soft_wrap=True)
+    for label, value in (("allowed", error.allowed), ("to do", error.remedy)):
         if value is not None:
             err().print(Text(f"  {label}: {visible(_words(value), one_line=True)}"), soft_wrap=True)
 
 
 def _words(value: object) -> str:
-    """Return what arrived as a reader would write it: lists with commas, mappings with equals signs."""
+    """Return what arrived as a reader would write it: lists with commas, mappings with equals signs.
+
+    What is empty is shown as Python writes it, since it would be no word at all.
+    """
+    if isinstance(value, dict | list | tuple | str) and not value:
+        return repr(value)
     if isinstance(value, dict):
         return ", ".join(f"{name} = {text_of(item)}" for name, item in value.items())
     if isinstance(value, list | tuple):

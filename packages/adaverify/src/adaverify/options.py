@@ -62,6 +62,8 @@ DraftTokens = Annotated[
     int | None,
     typer.Option(min=0, max=65536, help="K, draft tokens for each request; 0 turns speculation off."),
 ]
+Concurrency = Annotated[int | None, typer.Option(min=1, max=65536, help="Requests that run at once; 4.")]
+Tokens = Annotated[int, typer.Option(min=1, max=1 << 20, help="New tokens for each prompt, at most.")]
 Modes = Annotated[
     list[str] | None,
     typer.Option("--mode", callback=_modes, help="Compare only this mode; may be repeated."),

@@ -50,7 +50,7 @@ def encode_prompts(
         except PromptError as error:
             raise PromptError(
                 f"{named} is refused: {error.problem}",
-                arrived=error.arrived,
+                **({"arrived": error.arrived} if error.has_arrived else {}),
                 allowed=error.allowed,
                 remedy="correct or remove it" + (", or leave out --chat" if chat else ""),
             ) from error

@@ -10,7 +10,7 @@ import typer
 from adaverify.blame import blaming_plugins
 from adaverify.session import Session
 from adaverify_engine import Engine, profile_drafting
-from adaverify_runtime import Mode
+from adaverify_runtime import Mode, read_settings
 from adaverify_verification import CostTable
 
 
@@ -35,13 +35,17 @@ def fixed_names(counts: Iterable[int]) -> dict[int, str]:
     return {count: f"fixed-{count}" for count in sorted(set(counts))}
 
 
-def require_fewer(counts: Sequence[int], session: Session) -> None:
-    """Refuse numbers of drafts that are not below the session's K, which ``fixed`` itself drafts.
+def require_fewer(counts: Sequence[int], draft_tokens: int | None) -> None:
+    """Refuse numbers of drafts that are not below K, which ``fixed`` itself drafts.
+
+    K is that of the command line, or of the settings where it is None: no model decides it.
 
     Raises:
         typer.BadParameter: one is out of range.
     """
-    most = session.options.draft_tokens - 1
+    if not counts:
+        return
+    most = (read_settings().engine.draft_tokens if draft_tokens is None else draft_tokens) - 1
     wrong = [count for count in counts if not 1 <= count <= most]
     if wrong:
         allowed = f"1 .. {most}, as mode fixed drafts K = {most + 1}" if most > 0 else "none: K is 1 or less"

@@ -156,14 +156,7 @@ class Session:
         wanted = max(needed, self.options.draft_tokens + _AROUND_DRAFTS, _SHORTEST)
         length = min(1 << (wanted - 1).bit_length(), self.longest)
         options = replace(self.options, max_requests=concurrency, max_model_len=length)
-        most = max(length - _AROUND_DRAFTS, 0)
-        if options.draft_tokens > most:
-            raise EngineError(
-                "K leaves no room for a request",
-                arrived=options.draft_tokens,
-                allowed=f"0 .. {most}: a sequence of {length} tokens holds context, drafts and bonus token",
-                remedy="choose a smaller --draft-tokens",
-            )
+        _require_room(options.draft_tokens, length)
         require_cache(options, self.model.model.geometry, self.capability.memory_bytes, engines)
         return replace(self, options=options)
 
@@ -213,6 +206,17 @@ class Session:
             if self.fallback and mode != "none":
                 verifier.manager.note(0, FALLBACK)
             return Engine(self.model, verifier, self.new_drafter(verifier.device), self.options)
+
+
+def _require_room(draft_tokens: int, length: int) -> None:
+    most = max(length - _AROUND_DRAFTS, 0)
+    if draft_tokens > most:
+        raise EngineError(
+            "K leaves no room for a request",
+            arrived=draft_tokens,
+            allowed=f"0 .. {most}: a sequence of {length} tokens holds context, drafts and bonus token",
+            remedy="choose a smaller --draft-tokens",
+        )
 
 
 def discover() -> tuple[Settings, PluginManager]:
@@ -268,6 +272,8 @@ def open_session(
         device=usable_device(settings.device.name if choice.device is None else choice.device),
         dtype=choice.dtype or preset.dtype,
     )
+    if "max_model_len" in preset.model_fields_set:
+        _require_room(options.draft_tokens, preset.max_model_len)
     # Before the model, and before anything is measured: a wrong file should cost neither.
     settings = check_calibration(settings, plugins, options.limits, drafter=next(iter(choice.drafters), None))
     with blaming_plugins(plugins):

@@ -68,3 +68,10 @@ def finite_temperature(value: float) -> float:
     if not math.isfinite(value) or value < 0.0:
         raise typer.BadParameter(f"{value!r} is no temperature; allowed: a finite number >= 0 (0 is greedy)")
     return value
+
+
+def share_of_one(value: float) -> float:
+    """Return a share in 0 .. 1; not a number compares as within any bounds, and is none."""
+    if not 0.0 <= value <= 1.0:
+        raise typer.BadParameter(f"{value!r} is no share; allowed: 0 .. 1")
+    return value

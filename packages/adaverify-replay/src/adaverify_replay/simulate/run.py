@@ -19,6 +19,8 @@ WARMUP = 256
 """Steps before the first that counts: the default signal has 32 of them to get labels, and refits on."""
 LEAST_STEPS = 256
 _PAGE = 64
+# Kernels count the tokens of a step in 32 bits.
+_MOST = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,7 @@ class Scene:
                     allowed=f"an int >= {bound}",
                     remedy=f"choose {name} >= {bound}",
                 )
+        _require_ladder(self.tiers)
         if not isinstance(self.table, CostTable):
             raise CostTableError(
                 "a simulation has no step times",
@@ -78,6 +81,17 @@ class Scene:
     def wanted(self) -> int:
         """Tokens that are counted at least."""
         return self.records.positions if self.tokens is None else self.tokens
+
+
+def _require_ladder(tiers: tuple[int, ...]) -> None:
+    listed = isinstance(tiers, tuple) and all(type(count) is int for count in tiers)
+    if not listed or list(tiers) != sorted({*tiers}) or not all(1 <= count <= _MOST for count in tiers):
+        raise RecordsError(
+            "the tiers of a simulation are no ladder",
+            arrived=tiers,
+            allowed=f"a tuple of rising ints in 1 .. {_MOST}",
+            remedy="pass captured token counts, or () for steps that run eagerly",
+        )
 
 
 def simulate(

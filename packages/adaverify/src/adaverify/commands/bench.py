@@ -113,6 +113,8 @@ def bench(
 
     Values are compared with a reference first; where one differs, no time is printed and the exit code is 1.
     """
+    if json is not None and json != STDOUT:
+        require_writable(json, "--json")
     settings, plugins = discover()
     where = usable_device(settings.device.name if device is None else device)
     with blaming_plugins(plugins):
@@ -122,8 +124,6 @@ def bench(
         return
     chosen = _chosen(name, plugins, capability)
     _require_stages(chosen, stage or [])
-    if json is not None and json != STDOUT:
-        require_writable(json, "--json")
     setup = surroundings(where, capability, repeat) | {"clocks_before": clocks(where)}
     with progress() as display:
         course = Course(display)

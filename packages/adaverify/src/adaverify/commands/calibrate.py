@@ -10,7 +10,18 @@ import typer
 from adaverify.console import emit_json, note, out, progress, reports_errors, say, table
 from adaverify.course import LOADED, Course
 from adaverify.files import require_writable
-from adaverify.options import Device, Drafter, DraftTokens, Dtype, Json, Model, Offline, Plot
+from adaverify.options import (
+    Concurrency,
+    Device,
+    Drafter,
+    DraftTokens,
+    Dtype,
+    Json,
+    Model,
+    Offline,
+    Plot,
+    Tokens,
+)
 from adaverify.prompting import encode_prompts, take_prompts
 from adaverify.recording import Recording, read_recordings, record_run
 from adaverify.running import require_trace, sampling_of
@@ -85,8 +96,8 @@ def calibrate(
     count: Annotated[
         int | None, typer.Option(min=1, help="How many prompts to take; 32 of HumanEval, all of a file.")
     ] = None,
-    concurrency: Annotated[int | None, typer.Option(min=1, help="Requests that run at once; 4.")] = None,
-    tokens: Annotated[int, typer.Option(min=1, help="New tokens for each prompt, at most.")] = 64,
+    concurrency: Concurrency = None,
+    tokens: Tokens = 64,
     draft_tokens: DraftTokens = None,
     temperature: Annotated[
         float, typer.Option(callback=finite_temperature, help="0 is greedy; otherwise 1e-6 .. 1e6.")

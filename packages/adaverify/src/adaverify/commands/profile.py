@@ -29,7 +29,8 @@ from adaverify_replay import plot_cost_curve, require_plottable
 def profile(
     concurrency: Annotated[int | None, typer.Option(min=1, help="Requests that run at once; 4.")] = None,
     context: Annotated[
-        int, typer.Option(min=16, help="Longest sequence to price, rounded up to a power of two.")
+        int,
+        typer.Option(min=16, max=1 << 30, help="Longest sequence to price, rounded up to a power of two."),
     ] = 512,
     draft_tokens: DraftTokens = None,
     repeats: Annotated[

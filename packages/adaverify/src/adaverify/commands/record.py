@@ -15,7 +15,7 @@ from adaverify.prompting import encode_prompts
 from adaverify.session import MODEL, Choice, Session, open_session
 from adaverify.texts import Text, texts_of
 from adaverify.truth import anchor_drafter, record_truth, tasks_of, write_texts
-from adaverify.usage import finite_temperature, path
+from adaverify.usage import LARGEST_SEED, finite_temperature, path, share_of_one
 from adaverify_contracts import AdaverifyError
 from adaverify_replay import REGIMES, SOURCES, AcceptanceRecords
 
@@ -38,14 +38,21 @@ def record(
         typer.Option(min=0, help="Openings of the standard library's documentation, of held-out modules."),
     ] = 16,
     sampled: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Share of the prompts that are recorded sampled as well.")
+        float,
+        typer.Option(
+            callback=share_of_one, help="Share of the prompts that are recorded sampled as well, 0 .. 1."
+        ),
     ] = 0.5,
     temperature: Annotated[
         float, typer.Option(callback=finite_temperature, help="Of the sampled sequences.")
     ] = 0.8,
-    tokens: Annotated[int, typer.Option(min=1, help="Positions to record of each sequence, at most.")] = 112,
-    concurrency: Annotated[int, typer.Option(min=1, help="Requests that the target writes at once.")] = 16,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the sampled sequences.")] = 1,
+    tokens: Annotated[
+        int, typer.Option(min=1, max=1 << 20, help="Positions to record of each sequence, at most.")
+    ] = 112,
+    concurrency: Annotated[
+        int, typer.Option(min=1, max=65536, help="Requests that the target writes at once.")
+    ] = 16,
+    seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="Seed of the sampled sequences.")] = 1,
     draft_tokens: DraftTokens = None,
     model: Model = MODEL,
     drafter: Drafter = None,

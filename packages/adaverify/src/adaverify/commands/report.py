@@ -25,6 +25,9 @@ def report(
     json: Json = False,
 ) -> None:
     """Summarise a trace: states, budgets, acceptance, predicted against realised."""
+    if plot is not None:
+        require_plottable(plot)
+        require_writable(plot, "--plot")
     records = known_records(trace, "remove the line, or name a file that `adaverify run --trace` wrote")
     if _cut_short(trace):
         note(f"the last line of {trace} was cut short and is left out")
@@ -34,8 +37,6 @@ def report(
             "ended before its first adaptive decode step, or no prompt was given more than one new token"
         )
     if plot is not None:
-        require_plottable(plot)
-        require_writable(plot, "--plot")
         plot_trace(records, plot)
     summary = summarise(records).as_dict()
     if json:

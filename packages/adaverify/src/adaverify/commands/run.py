@@ -14,6 +14,7 @@ from adaverify.files import require_writable
 from adaverify.options import (
     MODES,
     Calibration,
+    Concurrency,
     Device,
     Drafters,
     DraftTokens,
@@ -22,6 +23,7 @@ from adaverify.options import (
     Model,
     Modes,
     Offline,
+    Tokens,
 )
 from adaverify.pricing import Job, Prices, find_prices, share_of_measuring
 from adaverify.prompting import encode_prompts, take_prompts
@@ -61,8 +63,8 @@ def run(
     count: Annotated[
         int | None, typer.Option(min=1, help="How many prompts to take; 8 of HumanEval, all of a file.")
     ] = None,
-    concurrency: Annotated[int | None, typer.Option(min=1, help="Requests that run at once; 4.")] = None,
-    tokens: Annotated[int, typer.Option(min=1, help="New tokens for each prompt, at most.")] = 64,
+    concurrency: Concurrency = None,
+    tokens: Tokens = 64,
     draft_tokens: DraftTokens = None,
     temperature: Annotated[
         float, typer.Option(callback=finite_temperature, help="0 is greedy; otherwise 1e-6 .. 1e6.")
@@ -78,7 +80,10 @@ def run(
     mode: Modes = None,
     fixed: Annotated[
         list[int] | None,
-        typer.Option(help="Also draft and verify this many tokens, fewer than K, fixed; may be repeated."),
+        typer.Option(
+            help="Also draft and verify this many tokens, fixed: 1 .. 6, or below the K that is set; may be "
+            "repeated.",
+        ),
     ] = None,
     model: Model = MODEL,
     drafter: Drafters = None,
@@ -118,12 +123,12 @@ def run(
     if trace is not None:
         _check_trace(trace, modes)
     choice = Choice(model, drafter, device, dtype, draft_tokens, seed, offline, calibration)
+    counts = sorted(set(fixed or ()))
+    require_fewer(counts, draft_tokens)
     with progress() as display:
         course = Course(display)
         session = open_session(choice, course.stage(f"loading {model}", LOADED))
         trace = trace or _preset_trace(session, modes)
-        counts = sorted(set(fixed or ()))
-        require_fewer(counts, session)
         ids = encode_prompts(session, texts, places, tokens, chat)
         session = session.sized(
             _concurrency(session, concurrency, len(texts)),

@@ -11,9 +11,9 @@ from adaverify.console import emit_json, note, out, progress, reports_errors, sa
 from adaverify.course import Course
 from adaverify.options import Calibration, Json
 from adaverify.session import discover
-from adaverify.usage import path
+from adaverify.usage import LARGEST_SEED, path
 from adaverify_contracts import CostTableError
-from adaverify_replay import BUNDLED, REGIMES, SOURCES, AcceptanceRecords
+from adaverify_replay import BUNDLED, REGIMES, SOURCES, AcceptanceRecords, RecordsHeader
 from adaverify_replay.simulate import ArmResult, Planning, Scene, arm_names
 from adaverify_replay.simulate import simulate as run_scene
 from adaverify_replay.simulate.arms import LAG
@@ -22,8 +22,11 @@ from adaverify_runtime import contained, read_calibration, settings_for
 from adaverify_runtime.assembly import manager_options
 from adaverify_runtime.plugins import pick
 from adaverify_verification import CostTable
+from adaverify_verification.table_truth import ladder_of
 
 _CONCURRENCY = [1, 4, 16, 64]
+# Kernels count the tokens of a step in 32 bits.
+_MOST_TOKENS = 2**31 - 1
 
 
 @reports_errors
@@ -46,7 +49,8 @@ def simulate(
         ),
     ] = None,
     concurrency: Annotated[
-        list[int] | None, typer.Option(min=1, help="Requests at once; may be repeated. 1, 4, 16 and 64.")
+        list[int] | None,
+        typer.Option(min=1, max=4096, help="Requests at once; may be repeated. 1, 4, 16 and 64."),
     ] = None,
     arm: Annotated[
         list[str] | None,
@@ -62,17 +66,25 @@ def simulate(
     ] = None,
     context: Annotated[
         int | None,
-        typer.Option(min=1, help="KV length at the start of each sequence; as recorded when omitted."),
+        typer.Option(
+            min=1, max=1 << 20, help="KV length at the start of each sequence; as recorded when omitted."
+        ),
     ] = None,
     lag: Annotated[
         int, typer.Option(min=0, max=64, help="Steps from a confidence to the budget that reads it.")
     ] = LAG,
-    warmup: Annotated[int, typer.Option(min=0, help="Steps of each arm before those that count.")] = WARMUP,
+    warmup: Annotated[
+        int, typer.Option(min=0, max=65536, help="Steps of each arm before those that count.")
+    ] = WARMUP,
     tokens: Annotated[
         int | None,
-        typer.Option(min=1, help="Tokens that count at least; one pass over the records when omitted."),
+        typer.Option(
+            min=1, max=1 << 24, help="Tokens that count at least; one pass over the records when omitted."
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the order of the sequences.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=LARGEST_SEED, help="Seed of the order of the sequences.")
+    ] = 0,
     calibration: Calibration = None,
     json: Json = False,
 ) -> None:
@@ -89,6 +101,7 @@ def simulate(
     steps = _ladder(prices) if asked is None else asked
     sizes = list(dict.fromkeys(concurrency or _CONCURRENCY))
     arms = list(dict.fromkeys(arm or arm_names(chosen.draft_tokens)))
+    _say_setup(prices, truth.header)
     _say_doubts(prices, sizes, chosen.draft_tokens)
     results: dict[int, dict[str, ArmResult]] = {}
     with progress() as display:
@@ -163,11 +176,7 @@ def _planning(lag: int, calibration: Path | None) -> Planning:
 
 def _ladder(prices: CostTable) -> tuple[int, ...]:
     """Return the ladder of the setup that the table was measured on; none where steps ran eagerly."""
-    text = dict(prices.fingerprint.pairs).get("ladder", "")
-    try:
-        return tuple(int(part) for part in text.split(",") if part)
-    except ValueError:
-        return ()
+    return ladder_of(dict(prices.fingerprint.pairs).get("ladder", "")) or ()
 
 
 def _counts(text: str) -> tuple[int, ...]:
@@ -175,11 +184,30 @@ def _counts(text: str) -> tuple[int, ...]:
         counts = tuple(int(part) for part in text.split(",") if part.strip())
     except ValueError:
         counts = (0,)
-    if list(counts) != sorted(set(counts)) or any(count < 1 for count in counts):
+    if list(counts) != sorted(set(counts)) or any(not 1 <= count <= _MOST_TOKENS for count in counts):
         raise typer.BadParameter(
-            f"{text!r} is no ladder; allowed: rising token counts with commas, such as 8,16,32"
+            f"{text!r} is no ladder; allowed: rising token counts with commas, such as 8,16,32, "
+            f"of at most {_MOST_TOKENS}"
         )
     return counts
+
+
+def _say_setup(prices: CostTable, header: RecordsHeader) -> None:
+    """Say what the table was measured on, where that is not what was recorded."""
+    facts = dict(prices.fingerprint.pairs)
+    recorded = {
+        "device": header.source.get("device"),
+        "model": header.model,
+        "drafter": header.drafter,
+        "draft_tokens": header.draft_tokens,
+    }
+    other = [
+        f"{name} {facts[name]} (records: {value})"
+        for name, value in recorded.items()
+        if value is not None and facts.get(name) and facts[name] != str(value)
+    ]
+    if other:
+        note(f"the table was measured on another setup than the records: {', '.join(other)}")
 
 
 def _say_doubts(prices: CostTable, sizes: list[int], draft_tokens: int) -> None:
