@@ -170,7 +170,11 @@ def test_a_trace_that_cannot_be_opened_leaves_ours_without_one(vllm, installed, 
     finally:
         logger.removeHandler(caplog.handler)
     assert isinstance(made, BridgeManager)
-    (line,) = {record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING}
+    (line,) = {
+        record.getMessage()
+        for record in caplog.records
+        if record.name == logger.name and record.levelno >= logging.WARNING
+    }
     assert line.startswith("adaverify-vllm writes no trace, and is active without")
     assert "/proc/nobody/may/write/here" in line
 
