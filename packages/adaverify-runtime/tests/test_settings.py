@@ -37,6 +37,16 @@ def test_lists_are_written_with_commas(monkeypatch):
     assert settings.plugins.required == ("three",)
 
 
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [("OFF", "off"), ("0", "off"), ("false", "off"), ("On", "on"), ("1", "on"), ("TRUE", "on")],
+)
+def test_the_bridges_switch_takes_the_usual_words(monkeypatch, word, meant):
+    """Whoever writes 0 means off, and gets no error line for it."""
+    monkeypatch.setenv("ADAVERIFY_VLLM", word)
+    assert read_settings().bridge.vllm == meant
+
+
 def test_an_argument_wins_over_the_environment(monkeypatch):
     """A program that sets a value means it."""
     monkeypatch.setenv("ADAVERIFY_RELAY_DEPTH", "9")

@@ -64,6 +64,14 @@ def test_what_differs_is_named_and_fails(found, invoke, monkeypatch):
     assert "a.b is [(x, y)]" in result.stdout + result.stderr
 
 
+def test_a_warning_is_shown_and_does_not_fail(found, invoke, monkeypatch):
+    found("here:warns")
+    monkeypatch.setattr(bridge, "_load", lambda _: lambda: FITS | {"warnings": ["no trace would be written"]})
+    result = invoke("doctor", "--vllm")
+    assert result.exit_code == 0
+    assert "warning: no trace would be written" in result.stdout + result.stderr
+
+
 def test_a_bridge_that_is_not_installed_says_what_to_install(found, invoke):
     found()
     result = invoke("doctor", "--vllm")

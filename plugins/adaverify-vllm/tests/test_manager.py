@@ -33,6 +33,22 @@ def test_samples_that_are_no_times_leave_everything_verified(drive):
     assert made.step({"a": 7})[0] == 8
 
 
+def test_the_reason_without_prices_is_one_that_helps_inside_vllm(drive, caplog):
+    """No command of ours measures vLLM's steps: its own profiling at the start does."""
+    records: list[StepRecord] = []
+    made = drive(observer=records.append)
+    with caplog.at_level("WARNING", "vllm.adaverify"):
+        made.manager.set_initial_cost_curves([])
+    made.add("a")
+    made.step({"a": 7})
+    made.record({"a": [0.5] * 7})
+    lines = [item.getMessage() for item in caplog.records]
+    for line in (records[0].reason, *lines):
+        assert "vLLM's own profiling at start gave no usable samples" in line
+        assert "adaverify profile" not in line
+    assert len(lines) == 1
+
+
 def test_budgets_read_confidences_that_are_a_step_old(drive):
     """Confidences of the drafts to be sized are never read (maths section 5.5); those before them are."""
     made = drive()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import logging
 import subprocess
@@ -134,7 +135,7 @@ def arrival(package, monkeypatch):
     monkeypatch.setattr(seams, "vllm_version", lambda: "0.33.0")
     monkeypatch.setattr(seams, "RUNNER", package)
     monkeypatch.setattr(seams, "has_runner", lambda: True)
-    monkeypatch.setattr(installation, "install", seen.append)
+    monkeypatch.setattr(installation, "put_in", seen.append)
     monkeypatch.setattr(plugin, "_enabled", lambda: None)
     return seen
 
@@ -172,6 +173,103 @@ def test_a_wrong_setting_never_reaches_vllm(arrival, package, monkeypatch, caplo
     (record,) = caplog.records
     assert "on or off" in record.getMessage()
     assert "doctor --vllm" in record.getMessage()
+
+
+def test_off_holds_for_a_call_by_the_user_too(arrival, monkeypatch, caplog):
+    monkeypatch.setenv("ADAVERIFY_VLLM", "off")
+    with caplog.at_level(logging.DEBUG, "vllm.adaverify"):
+        assert installation.install(ModuleType("a_runner")) is False
+    assert caplog.records == []
+    assert arrival == []
+
+
+@pytest.mark.parametrize(
+    ("release", "value", "words"),
+    [
+        ("0.34.1", "on", "vLLM 0.34.1 is not supported, only 0.33.x"),
+        (None, "on", "vLLM is not installed"),
+        ("0.33.0", "perhaps", "on or off"),
+    ],
+)
+def test_a_call_by_the_user_is_refused_in_the_same_line(arrival, monkeypatch, caplog, release, value, words):
+    """As at the start: nothing is touched, and nothing raises."""
+    monkeypatch.setattr(seams, "vllm_version", lambda: release)
+    monkeypatch.setenv("ADAVERIFY_VLLM", value)
+    with caplog.at_level(logging.WARNING, "vllm.adaverify"):
+        assert installation.install(ModuleType("a_runner")) is False
+    assert arrival == []
+    (record,) = caplog.records
+    assert record.getMessage().startswith("adaverify-vllm changes nothing")
+    assert words in record.getMessage()
+
+
+def test_switched_off_before_the_factory_is_called_vllms_own_serves(monkeypatch, caplog):
+    theirs = object()
+    fails = SimpleNamespace(activate=lambda _: pytest.fail("activated"))
+    monkeypatch.setitem(sys.modules, "adaverify_vllm.activation", fails)
+    monkeypatch.setenv("ADAVERIFY_VLLM", "off")
+    with caplog.at_level(logging.DEBUG, "vllm.adaverify"):
+        assert getattr(runner_with(lambda **_: theirs), seams.FACTORY)(a=1) is theirs
+    assert caplog.records == []
+
+
+def test_another_plugin_over_ours_and_a_second_call_make_one_manager(monkeypatch):
+    """Our wrapper, left behind under theirs by an engine that asked for nothing, acts again."""
+    made = []
+    asked = [None]
+
+    def activate(_):
+        made.append("a manager")
+        return made[-1]
+
+    monkeypatch.setitem(sys.modules, "adaverify_vllm.activation", SimpleNamespace(activate=activate))
+    monkeypatch.setattr(seams, "SEAMS", ())
+    runner = runner_with(lambda **_: asked[0])
+    ours = getattr(runner, seams.FACTORY)
+
+    @functools.wraps(ours)
+    def another(**arguments):
+        return ours(**arguments)
+
+    setattr(runner, seams.FACTORY, another)
+    assert another(a=1) is None
+    asked[0] = object()
+    assert another(a=1) is asked[0]
+    assert installation.put_in(runner) is True
+    assert getattr(runner, seams.FACTORY) is another
+    assert another(a=1) == "a manager"
+    assert made == ["a manager"]
+
+
+def test_a_wrapper_of_ours_under_another_that_hides_it_stays_out(monkeypatch):
+    """Both are asked and the outer one acts."""
+    made = []
+    activate = SimpleNamespace(activate=lambda _: made.append(1) or "a manager")
+    monkeypatch.setitem(sys.modules, "adaverify_vllm.activation", activate)
+    monkeypatch.setattr(seams, "SEAMS", ())
+    runner = runner_with(lambda **_: object())
+    ours = getattr(runner, seams.FACTORY)
+    installation.uninstall()
+    setattr(runner, seams.FACTORY, lambda **arguments: ours(**arguments))
+    assert installation.put_in(runner) is True
+    assert getattr(runner, seams.FACTORY)(a=1) == "a manager"
+    assert made == [1]
+
+
+def test_a_wrapper_that_hides_the_signature_is_blamed_on_its_plugin(monkeypatch, caplog):
+    """Not on vLLM, whose own factory is as expected."""
+    runner = ModuleType("a_runner_that_somebody_wrapped")
+    setattr(runner, seams.FACTORY, lambda **_: None)
+    monkeypatch.setitem(sys.modules, runner.__name__, runner)
+    monkeypatch.setattr(seams, "RUNNER", runner.__name__)
+    seam = seams.Seam(runner.__name__, seams.FACTORY, "(*, a)", seams.signature)
+    monkeypatch.setattr(seams, "SEAMS", (seam,))
+    with caplog.at_level(logging.WARNING, "vllm.adaverify"):
+        assert installation.put_in(runner) is False
+    (record,) = caplog.records
+    assert f"another plugin, {__name__}, has wrapped vLLM's factory" in record.getMessage()
+    assert "functools.wraps" in record.getMessage()
+    assert "this vLLM differs" not in record.getMessage()
 
 
 def test_registering_twice_watches_once(monkeypatch):

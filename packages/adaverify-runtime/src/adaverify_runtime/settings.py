@@ -36,6 +36,14 @@ def _split(value: object) -> object:
     return value
 
 
+def _switch(value: object) -> object:
+    """Turn the usual words for a switch into ``on`` and ``off``."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    word = str(value).strip().lower()
+    return {"1": "on", "true": "on", "yes": "on", "0": "off", "false": "off", "no": "off"}.get(word, word)
+
+
 def _regular(path: Path | None) -> Path | None:
     """Refuse a folder, a pipe or a device: reading one would wait for ever or fill the memory."""
     try:
@@ -48,6 +56,7 @@ def _regular(path: Path | None) -> Path | None:
 
 
 File = Annotated[Path | None, AfterValidator(_regular)]
+Switch = Annotated[Literal["on", "off"], BeforeValidator(_switch)]
 Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_split)]
 
 
@@ -268,7 +277,9 @@ class BridgeSettings(_Section):
 
     model_config = SettingsConfigDict(env_prefix="ADAVERIFY_")
 
-    vllm: Literal["on", "off"] = Field(default="on", description="on or off: whether the bridge may act")
+    vllm: Switch = Field(
+        default="on", description="on or off (also 1 or 0, true or false): whether the bridge may act"
+    )
     vllm_agreement: Literal["rank0", "digest"] = Field(
         default="rank0", description="rank0 or digest: how tensor-parallel ranks come to one budget"
     )

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from adaverify_contracts import BudgetReads, Policy, PolicyDescriptor, Seen, SettingsError
-from adaverify_runtime import PathSettings, Settings, read_settings
+from adaverify_runtime import PlannerSettings, Settings
 from adaverify_verification import (
     DRAFTER,
     ManagerOptions,
@@ -24,8 +22,9 @@ from adaverify_verification import (
 from adaverify_vllm import seams
 from adaverify_vllm.assignment.assigner import serves
 from adaverify_vllm.manager import BridgeManager, Choices
-from adaverify_vllm.outcomes import Observer
 from adaverify_vllm.ranks import Ranks, vllm_ranks
+from adaverify_vllm.settings import planner_in_force, settings_in_force
+from adaverify_vllm.tracing import trace_of
 
 LOG = logging.getLogger("vllm.adaverify")
 
@@ -34,8 +33,8 @@ POLICIES: Mapping[str, Callable[[], Policy]] = {"ratio": RatioPolicy, "price": P
 # vLLM's confidence head and its estimator read the logits and the tokens before a position, never the one
 # drawn there (dspark and the acceptance estimator of 0.33).
 SEEN = Seen.PREFIX
-# Records that a killed process loses at most.
-FLUSH_EVERY = 8
+# What the planner here takes of the settings in force.
+OPTIONS = ("mode", "margin", "hysteresis", "explore_share", "online", "mixed_tiers")
 
 
 def activate(arguments: Mapping[str, Any]) -> BridgeManager:
@@ -56,7 +55,7 @@ def activate(arguments: Mapping[str, Any]) -> BridgeManager:
         raise RuntimeError(message)
     problem: BaseException | None = None
     try:
-        settings = read_settings()
+        settings, notes = settings_in_force()
         manager = make_manager(arguments, settings, ranks)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the other ranks have to hear of it
         problem = error
@@ -64,10 +63,18 @@ def activate(arguments: Mapping[str, Any]) -> BridgeManager:
         problem = RuntimeError("another tensor-parallel rank could not make its manager; its log says why")
     if problem is not None:
         raise problem
-    rows = put_rows(torch.device(manager.req_states.device))
-    if ranks.leads:
-        LOG.info("%s", said(manager, settings, ranks, rows))
-    for line in settings.warnings:
+    # The ranks have agreed: what fails from here on may cost rows or a line, never one rank's manager.
+    try:
+        rows = put_rows(torch.device(manager.req_states.device))
+    except Exception as error:  # noqa: BLE001
+        LOG.warning("adaverify leaves vLLM's row builder alone: %s: %s", type(error).__name__, error)
+        rows = "rows: vLLM's own, ours cannot be put in"
+    try:
+        if ranks.leads:
+            LOG.info("%s", said(manager, settings, ranks, rows))
+    except Exception as error:  # noqa: BLE001
+        LOG.warning("adaverify-vllm is active, and cannot say how: %s: %s", type(error).__name__, error)
+    for line in notes:
         LOG.warning("%s", line)
     return manager
 
@@ -79,26 +86,22 @@ def make_manager(arguments: Mapping[str, Any], settings: Settings, ranks: Ranks)
         SettingsError: a policy that the bridge does not have.
         LosslessError: signal and policy could change what sampled requests emit.
     """
-    planner, state = settings.planner, arguments["req_states"]
-    if planner.policy not in POLICIES:
-        raise SettingsError({"ADAVERIFY_PLANNER_POLICY": (planner.policy, "ratio or price, inside vLLM")})
-    policy = POLICIES[planner.policy]
-    descriptor = PolicyDescriptor(planner.policy, BudgetReads.HISTORY, policy)
-    require_lossless(DRAFTER, descriptor, drafter_seen=SEEN, drafter_deterministic=False)
-    config = arguments["vllm_config"]
-    values = planner.model_dump(exclude={"mode", "signal", "policy"})
-    # vLLM pads every batch to its captured sizes, one with a prompt's chunk as well.
-    options = ManagerOptions(**{**values, "mode": planner.mode, "mixed_tiers": True})
+    policy = policy_of(settings.planner)
+    state, config = arguments["req_states"], arguments["vllm_config"]
+    values = planner_in_force(settings)
+    options = ManagerOptions(**{name: values[name] for name in OPTIONS})
+    facts = facts_of(config, state)
+    rank = int(config.parallel_config.data_parallel_rank)
     choices = Choices(
         options=options,
-        policy=policy(),
+        policy=policy,
         backend=assign_backend(state),
         agreement=settings.bridge.vllm_agreement,
         depth=settings.relay.depth,
         context=int(import_module("vllm.envs").VLLM_ADAPTIVE_VERIFICATION_PROFILE_CONTEXT_LEN),
-        facts=facts_of(config, state),
+        facts=facts,
         strategy="vllm",
-        observer=trace_of(settings.paths, settings, config) if ranks.leads else None,
+        observer=trace_of(settings, facts, rank) if ranks.leads else None,
         counts=import_module(seams.ADAPTIVE).AdmittedDraftCounts,
     )
     return BridgeManager(
@@ -110,6 +113,21 @@ def make_manager(arguments: Mapping[str, Any], settings: Settings, ranks: Ranks)
         choices=choices,
         copy_admitted=bool(arguments.get("copy_admitted_drafts_to_host", False)),
     )
+
+
+def policy_of(planner: PlannerSettings) -> Policy:
+    """Return the budget policy that the settings name.
+
+    Raises:
+        SettingsError: a policy that the bridge does not have.
+        LosslessError: signal and policy could change what sampled requests emit.
+    """
+    if planner.policy not in POLICIES:
+        raise SettingsError({"ADAVERIFY_PLANNER_POLICY": (planner.policy, "ratio or price, inside vLLM")})
+    policy = POLICIES[planner.policy]
+    descriptor = PolicyDescriptor(planner.policy, BudgetReads.HISTORY, policy)
+    require_lossless(DRAFTER, descriptor, drafter_seen=SEEN, drafter_deterministic=False)
+    return policy()
 
 
 def assign_backend(state: Any) -> str:
@@ -148,31 +166,11 @@ def facts_of(config: Any, state: Any) -> dict[str, object]:
     }
 
 
-def trace_of(paths: PathSettings, settings: Settings, config: Any) -> Observer | None:
-    """Return what writes records to the file of ``ADAVERIFY_PATHS_TRACE``, None where that is unset.
-
-    Data-parallel ranks after the first write to files of their own, ``.dp1`` and so on.
-
-    Raises:
-        TraceError: the file cannot be opened, or belongs to another setup.
-    """
-    if paths.trace is None:
-        return None
-    from adaverify_replay import TraceHeader, TraceWriter
-
-    rank = int(config.parallel_config.data_parallel_rank)
-    path = paths.trace if rank == 0 else Path(f"{paths.trace}.dp{rank}")
-    header = TraceHeader(settings={name: str(value) for name, value in settings.as_dict()["planner"].items()})
-    writer = TraceWriter(path, header, flush_every=FLUSH_EVERY)
-    atexit.register(writer.close)
-    return writer.write
-
-
 def said(manager: BridgeManager, settings: Settings, ranks: Ranks, rows: str) -> str:
     """Return the line that says what is active."""
     state = manager.req_states
     group = "one rank" if ranks.size == 1 else f"{ranks.size} ranks agree by {settings.bridge.vllm_agreement}"
-    trace = f"trace {settings.paths.trace}" if settings.paths.trace else "no trace"
+    trace = f"trace {settings.paths.trace}" if manager.recorded else "no trace"
     return (
         f"adaverify-vllm {version('adaverify-vllm')} is active: mode {settings.planner.mode}, "
         f"K {state.num_speculative_steps}, up to {state.max_num_reqs} requests, assignment "

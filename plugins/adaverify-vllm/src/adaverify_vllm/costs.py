@@ -14,6 +14,13 @@ REPLAYS = 5
 # vLLM profiles one context length, and one number of requests for each size: neither is an axis here.
 REQUESTS = 1
 
+# Nothing outside vLLM can measure these: the remedy is the start.
+NO_PRICES = (
+    "vLLM's own profiling at start gave no usable samples; start again with full CUDA graphs, and read in "
+    "vLLM's log which sizes were captured"
+)
+STRAYED = "measured step times left the table's bounds: vLLM profiles anew when it is started again"
+
 Curve = list[tuple[int, float]]
 
 
@@ -80,6 +87,13 @@ def table_of(
         # Past the last graph the price jumps: no line leads from one side to the other.
         points.append((last + 1, REQUESTS, context, beyond[0][3]))
     return CostTable.from_points(Fingerprint.from_mapping(facts), points, draft=drafting)
+
+
+def why_unpriced(cost: CostModel) -> str:
+    """Return why steps have no prices, with what helps inside vLLM."""
+    if cost.table is None:
+        return NO_PRICES
+    return STRAYED if cost.strayed else cost.reason
 
 
 def cost_model(table: CostTable | None, tiers: Sequence[int], *, online: bool) -> CostModel:

@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from adaverify_vllm import seams
 from adaverify_vllm.plugin import switched_off, unsupported
 
+# The entry point's name in vLLM's group of plugins.
+ENTRY = "adaverify"
+
 
 def report() -> dict[str, Any]:
     """Return the report, JSON-ready: versions, every seam, active parts and the reasons against.
 
-    Imports vLLM's model runner, which takes many seconds; changes nothing in it.
-
-    Raises:
-        SettingsError: a setting is wrong.
+    What activation would refuse is a problem; what it would say and go on without is a warning. Imports
+    vLLM's model runner, which takes many seconds; changes nothing in it, and creates no file.
     """
-    reasons: list[str] = []
-    if switched_off():
-        reasons.append("ADAVERIFY_VLLM is off")
+    reasons, warnings, trace = _settings()
     if (why := unsupported()) is not None:
         reasons.append(why)
     found: tuple[seams.Found, ...] = ()
     rows: tuple[seams.Found, ...] = ()
     if seams.vllm_version() is not None:
+        reasons += left_out()
         found, rows = seams.look(seams.SEAMS), seams.look(seams.ROW_SEAMS)
         reasons += seams.differences(found)
     parts = [
@@ -34,6 +35,7 @@ def report() -> dict[str, Any]:
             [*reasons, *seams.differences(rows), *_device()],
             "ragged decode rows in one launch, where the sparse indexer flattens them",
         ),
+        _part("trace", [*reasons, *trace], "a record of each step with drafts"),
     ]
     return {
         "bridge": "vllm",
@@ -45,7 +47,39 @@ def report() -> dict[str, Any]:
         ],
         "parts": parts,
         "problems": reasons,
+        "warnings": warnings,
     }
+
+
+def _settings() -> tuple[list[str], list[str], list[str]]:
+    """Return what activation would refuse, what it would only say, and what keeps a trace away."""
+    try:
+        if switched_off():
+            return ["ADAVERIFY_VLLM is off"], [], []
+        import_module("adaverify_vllm.rows")
+        from adaverify_vllm.activation import policy_of
+        from adaverify_vllm.settings import settings_in_force
+        from adaverify_vllm.tracing import trace_problem
+
+        settings, warnings = settings_in_force()
+        trace = trace_problem(settings)
+        asked = trace is not None and settings.paths.trace is not None
+        try:
+            policy_of(settings.planner)
+            refused: list[str] = []
+        except Exception as error:  # noqa: BLE001 - what activation would meet is what is reported
+            refused = [f"{type(error).__name__}: {error}"]
+        return refused, [*warnings, *([trace] if trace and asked else [])], [trace] if trace else []
+    except (Exception, SystemExit) as error:  # noqa: BLE001
+        return [f"{type(error).__name__}: {error}"], [], []
+
+
+def left_out() -> list[str]:
+    """Return the reason why vLLM would not load the bridge, as a list that is empty where it would."""
+    named = import_module("vllm.envs").VLLM_PLUGINS
+    if named is None or ENTRY in named:
+        return []
+    return [f"VLLM_PLUGINS is {','.join(named)!r} and leaves the bridge out: add {ENTRY} to it, or unset it"]
 
 
 def _part(name: str, reasons: list[str] | tuple[str, ...], what: str) -> dict[str, Any]:

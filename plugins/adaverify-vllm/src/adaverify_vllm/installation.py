@@ -4,41 +4,83 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from types import ModuleType
 from typing import Any
+from weakref import WeakSet
 
 from adaverify_vllm import seams
+from adaverify_vllm.plugin import give_up, switched_off, unsupported
 
 LOG = logging.getLogger("vllm.adaverify")
 
 # What was replaced: (owner, name) -> the original and ours, in the order of replacement.
 _replaced: dict[tuple[Any, str], tuple[Any, Any]] = {}
+# Every wrapper of the factory that is ours, in force or not.
+_made: WeakSet[Callable[..., Any]] = WeakSet()
 
 
 def install(runner: ModuleType | None = None) -> bool:
-    """Wrap the factory of vLLM's model runner; return whether that was done. Idempotent.
+    """Wrap the factory of vLLM's model runner; return whether ours is in place. Idempotent; never raises.
 
-    Nothing is replaced and one line is logged when any seam differs. The row builder is wrapped later, by
-    the factory, when it makes a manager of ours.
+    False where the bridge is switched off, in silence, and, with one line logged, where this vLLM is not
+    supported, a seam differs or anything of ours fails. The row builder is wrapped later, by the factory,
+    when it makes a manager of ours.
 
     Args:
         runner: the model runner's module; imported when None.
     """
-    runner = import_module(seams.RUNNER) if runner is None else runner
+    try:
+        if switched_off():
+            return False
+        if (why := unsupported()) is not None:
+            LOG.warning("%s", why)
+            return False
+        return put_in(import_module(seams.RUNNER) if runner is None else runner)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whoever calls this starts vLLM
+        give_up(error)
+        return False
+
+
+def put_in(runner: ModuleType) -> bool:
+    """Wrap the factory of this runner where every seam is as expected; return whether ours is in place."""
     if (runner, seams.FACTORY) in _replaced:
         return True
     if wrong := seams.differences(seams.look(seams.SEAMS)):
-        LOG.warning(
-            "adaverify-vllm changes nothing: this vLLM differs in %d place(s): %s; install the "
-            "adaverify-vllm made for it, or set ADAVERIFY_VLLM=off",
-            len(wrong),
-            "; ".join(wrong),
-        )
+        LOG.warning("adaverify-vllm changes nothing: %s: %s; %s", *_blame(runner, wrong))
         return False
-    replace(runner, seams.FACTORY, _factory(getattr(runner, seams.FACTORY), runner))
+    factory = getattr(runner, seams.FACTORY)
+    if (ours := _ours_within(factory)) is not None:
+        # Left behind under another plugin's wrapper: it acts again, and no second one comes over both.
+        _replaced[runner, seams.FACTORY] = (ours.__wrapped__, ours)
+    else:
+        replace(runner, seams.FACTORY, _factory(factory, runner))
     return True
+
+
+def _blame(runner: ModuleType, wrong: Sequence[str]) -> tuple[str, str, str]:
+    """Return who differs from what the bridge expects, in what, and what to do."""
+    at = f"{seams.RUNNER}.{seams.FACTORY} "
+    module = getattr(getattr(runner, seams.FACTORY, None), "__module__", None)
+    if module not in (None, seams.ADAPTIVE) and any(line.startswith(at) for line in wrong):
+        return (
+            f"another plugin, {module}, has wrapped vLLM's factory without functools.wraps",
+            "; ".join(wrong),
+            "have it use functools.wraps, leave it out with VLLM_PLUGINS, or set ADAVERIFY_VLLM=off",
+        )
+    return (
+        f"this vLLM differs in {len(wrong)} place(s)",
+        "; ".join(wrong),
+        "install the adaverify-vllm made for it, or set ADAVERIFY_VLLM=off",
+    )
+
+
+def _ours_within(factory: Any) -> Any:
+    """Return the wrapper of ours within a chain of wrappers, None without one."""
+    while factory is not None and factory not in _made:
+        factory = getattr(factory, "__wrapped__", None)
+    return factory
 
 
 def uninstall() -> None:
@@ -75,11 +117,15 @@ def _factory(original: Callable[..., Any], runner: ModuleType) -> Callable[..., 
     @functools.wraps(original)
     def factory(**arguments: Any) -> Any:
         theirs = original(**arguments)
+        if _replaced.get((runner, seams.FACTORY), (None, None))[1] is not factory:
+            # Taken back, or one of ours is in force elsewhere in the chain: one manager is made.
+            return theirs
         if theirs is None:
             restore(runner, seams.FACTORY)
-        if (runner, seams.FACTORY) not in _replaced:
-            return theirs
+            return None
         try:
+            if switched_off():
+                return theirs
             from adaverify_vllm.activation import activate
 
             return activate(arguments)
@@ -92,4 +138,5 @@ def _factory(original: Callable[..., Any], runner: ModuleType) -> Callable[..., 
             )
             return theirs
 
+    _made.add(factory)
     return factory

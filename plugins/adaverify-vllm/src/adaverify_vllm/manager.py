@@ -17,7 +17,15 @@ from adaverify_vllm.assignment import BatchAssigner
 from adaverify_vllm.assignment.reference import HOPELESS
 from adaverify_vllm.batch import Batch, Seats, read_batch
 from adaverify_vllm.clock import StepClock
-from adaverify_vllm.costs import cost_model, curves_of, profile_runs, sizes_to_profile, table_of
+from adaverify_vllm.costs import (
+    NO_PRICES,
+    cost_model,
+    curves_of,
+    profile_runs,
+    sizes_to_profile,
+    table_of,
+    why_unpriced,
+)
 from adaverify_vllm.history import ConfidenceHistory, used_slots
 from adaverify_vllm.outcomes import Observer, Outcomes
 from adaverify_vllm.placeholders import even_placeholders
@@ -134,6 +142,11 @@ class BridgeManager:
         dropped = {"relay-dropped": self.history.dropped} if self.history.dropped else {}
         return MappingProxyType({**self.outcomes.counters, **dropped})
 
+    @property
+    def recorded(self) -> bool:
+        """Whether each step's record goes somewhere."""
+        return self._choices.observer is not None
+
     def add_request(self, req_idx: int) -> None:
         """Take note of a new request in a slot: nothing is known of it."""
         self.history.add(req_idx)
@@ -156,7 +169,7 @@ class BridgeManager:
                 drafting, forward, last=last, context=self._choices.context, facts=dict(self._choices.facts)
             )
         except AdaverifyError as error:
-            LOG.warning("no usable step times, every draft is verified: %s", error)
+            LOG.warning("adaverify: every draft is verified: %s (%s)", NO_PRICES, error.problem)
             return
         options = self._choices.options
         cost = cost_model(table, self._captured, online=options.online)
@@ -164,7 +177,7 @@ class BridgeManager:
         if cost.priced:
             LOG.info("adaverify: %s, tiers up to %d", cost.reason, last)
         else:
-            LOG.warning("adaverify: every draft is verified: %s", cost.reason)
+            LOG.warning("adaverify: every draft is verified: %s", why_unpriced(cost))
 
     def get_num_tokens(self, num_tokens_per_req: Mapping[str, int], draft_tokens: Mapping[str, Sized]) -> int:
         """Return the step's query tokens once its budget is chosen.

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from adaverify_contracts import StepRecord
+from adaverify_vllm.costs import why_unpriced
 from adaverify_vllm.history import Arrival
 from adaverify_vllm.planning import BudgetPlanner, Decision
 
@@ -171,7 +172,7 @@ class Outcomes:
             if cost.strayed != strayed:
                 notes.append("table-agrees-again" if strayed else "table-left-bounds")
                 change = "planned again" if strayed else "full"
-                LOG.warning("budgets are %s: %s", change, cost.reason)
+                LOG.warning("budgets are %s: %s", change, why_unpriced(cost))
 
     def _count(self, decision: Decision, found: Found) -> None:
         totals = self.totals

@@ -20,6 +20,7 @@ from adaverify_verification.guard import STAY
 from adaverify_verification.policies import AchievedRate
 from adaverify_verification.quantise import SCORE_MAX
 from adaverify_vllm.batch import Batch
+from adaverify_vllm.costs import why_unpriced
 from adaverify_vllm.foresight import Foresight, serves
 
 # Batches of some hundred shapes come back again and again; a lookup costs a hundredth of the search.
@@ -216,7 +217,7 @@ class BudgetPlanner:
         return self.cost.untried(executed, 1, 0.0)
 
     def _unpriced(self, budgets: np.ndarray) -> tuple[int, PlanState, str, str]:
-        return len(budgets) - 1, PlanState.UNPRICED, self.cost.reason, "unpriced"
+        return len(budgets) - 1, PlanState.UNPRICED, why_unpriced(self.cost), "unpriced"
 
     def _forced(self, budgets: np.ndarray, odd: str | None) -> tuple[int, PlanState, str, str] | None:
         """Return candidate, state, reason and counter where nothing may be chosen, else None."""

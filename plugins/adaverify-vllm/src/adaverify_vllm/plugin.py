@@ -31,7 +31,7 @@ def register() -> None:
         _watch = ImportWatch(seams.RUNNER, _arrived)
         _watch.start()
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin that raises keeps vLLM from starting
-        _give_up(error)
+        give_up(error)
 
 
 def unregister() -> None:
@@ -79,13 +79,14 @@ def _arrived(runner: ModuleType) -> None:
     try:
         from adaverify_vllm.installation import install
 
-        if _enabled() is not False and not switched_off():
+        if _enabled() is not False:
             install(runner)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the importer is vLLM
-        _give_up(error)
+        give_up(error)
 
 
-def _give_up(error: BaseException) -> None:
+def give_up(error: BaseException) -> None:
+    """Log the one line that says why nothing was changed."""
     what = f"{type(error).__name__}: {error}"
     LOG.warning("adaverify-vllm changes nothing: %s; run `adaverify doctor --vllm`", what)
 

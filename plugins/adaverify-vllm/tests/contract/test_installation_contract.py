@@ -140,7 +140,6 @@ def test_with_the_flag_off_the_factory_returns_what_vllms_returns_and_leaves(vll
         ("ADAVERIFY_PLANNER_MARGIN", "nan"),
         ("ADAVERIFY_RELAY_DEPTH", "-1"),
         ("ADAVERIFY_VLLM_AGREEMENT", "by vote"),
-        ("ADAVERIFY_PATHS_TRACE", "/proc/nobody/may/write/here"),
         ("ADAVERIFY_VLLM", "perhaps"),
     ],
 )
@@ -156,7 +155,37 @@ def test_a_wrong_setting_leaves_vllms_own_manager(vllm, installed, monkeypatch, 
     assert type(made) is vllm.adaptive.AdaptiveVerificationManager
     (line,) = {record.getMessage() for record in caplog.records}
     assert line.startswith("adaverify-vllm is not active, vLLM's own adaptive verification is")
-    assert (name if name != "ADAVERIFY_PATHS_TRACE" else value) in line
+    assert name in line
+
+
+def test_a_trace_that_cannot_be_opened_leaves_ours_without_one(vllm, installed, monkeypatch, caplog):
+    """The trace is lost, the bridge is not."""
+    from adaverify_vllm.manager import BridgeManager
+
+    monkeypatch.setenv("ADAVERIFY_PATHS_TRACE", "/proc/nobody/may/write/here")
+    logger = logging.getLogger("vllm.adaverify")
+    logger.addHandler(caplog.handler)
+    try:
+        made = installed(**arguments(vllm))
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert isinstance(made, BridgeManager)
+    (line,) = {
+        record.getMessage()
+        for record in caplog.records
+        if record.name == logger.name and record.levelno >= logging.WARNING
+    }
+    assert line.startswith("adaverify-vllm writes no trace, and is active without")
+    assert "/proc/nobody/may/write/here" in line
+
+
+def test_install_beside_the_real_runner_obeys_the_switch(vllm, monkeypatch):
+    from adaverify_vllm import install
+
+    monkeypatch.setenv("ADAVERIFY_VLLM", "off")
+    assert install(vllm.runner) is False
+    factory = vllm.runner.maybe_create_adaptive_verification_manager
+    assert factory is vllm.adaptive.maybe_create_adaptive_verification_manager
 
 
 def test_a_trace_holds_what_the_steps_did(vllm, installed, monkeypatch, tmp_path):

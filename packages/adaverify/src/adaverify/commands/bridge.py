@@ -69,6 +69,8 @@ def render_bridge(report: dict[str, Any]) -> None:
     for one in tables:
         out().print(one)
         out().print()
+    for line in report.get("warnings", ()):
+        say(f"warning: {line}", "yellow")
     for line in report["problems"]:
         say(f"problem: {line}", "bold red")
     if not report["problems"]:
