@@ -140,7 +140,11 @@ class Nameless:
 
 
 @pytest.mark.parametrize("kind", WORDS)
-@pytest.mark.parametrize("made", [None, object(), 7, "text", {}, RatioPolicy], ids=repr)
+@pytest.mark.parametrize(
+    "made",
+    [None, object(), 7, "text", {}, RatioPolicy],
+    ids=["none", "object", "number", "text", "dict", "class"],
+)
 def test_what_a_factory_returns_must_be_what_the_contract_names(start, kind, made):
     """None replaced a strategy in silence, and a policy without ``choose`` failed at every step."""
     word, field, needed = WORDS[kind]
