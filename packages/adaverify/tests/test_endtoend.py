@@ -354,6 +354,27 @@ def test_one_stage_runs_alone_and_brings_the_curve_it_needs(bench, tmp_path):
     assert set(kept["stages"]) == {"arms", "curve"}
 
 
+def test_pairs_of_other_requests_are_measured_again(tiny, text, invoke, tmp_path, monkeypatch):
+    """Their case is named by its context: what one number of requests took is not kept for another."""
+    tiny(Ours())
+    asked = []
+
+    def measured(bench, stage, case):
+        asked.append((stage, case))
+        times = {"step_us": 2.0, "step_us_low": 1.0, "step_us_high": 3.0}
+        requests = bench._ground.options.requests[-1]
+        return {"requests": requests, "context": int(case), "tiers": {"8": {"default": times}}}
+
+    monkeypatch.setattr(endtoend._Bench, "measure", measured)
+    for requests in (1, 1, 2):
+        found = invoke(
+            *("bench", "endtoend", "--device", "cpu", "--requests", requests, "--repeat", 1),
+            *("--stage", "paired", "--out", tmp_path / "out"),
+        )
+        assert found.exit_code == 0, found.stderr
+    assert asked == 2 * [("paired", "32"), ("paired", "64")]
+
+
 def test_one_stage_of_the_real_decoder(tiny, text, invoke, tmp_path):
     """The cheapest case of the command line: tiny sizes, one request, its curve."""
     tiny(Ours())

@@ -46,7 +46,7 @@ def run(options: BenchmarkOptions) -> BenchmarkResult:
     try:
         for done, (stage, case) in enumerate(cases):
             options.progress(done, len(cases), f"{stage} {case}")
-            if store.get(stage, case) is not None and not options.again:
+            if _stands(store, ground, stage, case) and not options.again:
                 bench.tell(f"{stage} {case}: kept from before")
                 continue
             bench.tell(f"{stage} {case}")
@@ -64,6 +64,14 @@ def run(options: BenchmarkOptions) -> BenchmarkResult:
     if failures:
         raise failures[0]
     return result_of(store, ground)
+
+
+def _stands(store: Store, ground: Ground, stage: str, case: str) -> bool:
+    """Return whether a case is kept; that of pairs, named by its context, only for the same requests."""
+    kept = store.get(stage, case)
+    if kept is None or stage != "paired":
+        return kept is not None
+    return bool(kept["requests"] == paired.paired_requests(ground.options, ground.kind))
 
 
 def _without_frames(error: Exception) -> Exception:
