@@ -30,11 +30,6 @@ def rival_names(session: Session, modes: Iterable[Mode]) -> dict[str, dict[Mode,
     return {name: {mode: rival_name(name, mode) for mode in drafting} for name in rivals}
 
 
-def fixed_names(counts: Iterable[int]) -> dict[int, str]:
-    """Return the names under which ``fixed`` with other numbers of drafts is compared, by number."""
-    return {count: f"fixed-{count}" for count in sorted(set(counts))}
-
-
 def require_fewer(counts: Sequence[int], draft_tokens: int | None) -> None:
     """Refuse numbers of drafts that are not below K, which ``fixed`` itself drafts.
 
@@ -53,10 +48,12 @@ def require_fewer(counts: Sequence[int], draft_tokens: int | None) -> None:
 
 
 def fixed_engines(session: Session, counts: Iterable[int]) -> dict[str, Engine]:
-    """Return the engines of ``fixed_names``: they draft that many tokens and verify them all."""
+    """Return engines, ``fixed-1`` and so on, that draft so many tokens and verify them all."""
     return {
-        name: replace(session, options=replace(session.options, draft_tokens=count)).engine("fixed")
-        for count, name in fixed_names(counts).items()
+        f"fixed-{count}": replace(session, options=replace(session.options, draft_tokens=count)).engine(
+            "fixed"
+        )
+        for count in counts
     }
 
 

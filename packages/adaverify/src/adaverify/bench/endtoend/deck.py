@@ -165,11 +165,6 @@ class Deck:
             kv_tokens=self.requests * self.context,
         )
 
-    def synchronise(self) -> None:
-        """Wait until the device is idle."""
-        if self.ground.device.type == "cuda":
-            torch.cuda.synchronize(self.ground.device)
-
     def close(self) -> None:
         """Give back graphs and buffers."""
         self.verifier.close()
