@@ -20,8 +20,8 @@ CHILD = Path(__file__).with_name("sanitized_kernels.py")
 def sanitizer() -> str:
     """Return the tool's path, or skip with what was looked for."""
     homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
-    places = [f"{home}/bin" for home in homes if home]
-    found = shutil.which("compute-sanitizer") or shutil.which("compute-sanitizer", path=os.pathsep.join(places))
+    places = [os.environ.get("PATH", os.defpath), *(f"{home}/bin" for home in homes if home)]
+    found = shutil.which("compute-sanitizer", path=os.pathsep.join(places))
     if found is None:
         pytest.skip("compute-sanitizer is neither on PATH nor in CUDA_HOME; install the CUDA toolkit")
     return found
