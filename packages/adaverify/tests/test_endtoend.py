@@ -18,12 +18,14 @@ from adaverify.bench.endtoend.arms_stage import make_arms
 from adaverify.bench.endtoend.baseline import BaselineSteps, BodyGraphs, _admit
 from adaverify.bench.endtoend.curve import measure_curve, table_of
 from adaverify.bench.endtoend.deck import Curve, Deck, wanted_tiers
+from adaverify.bench.endtoend.gaps import measure_gaps
 from adaverify.bench.endtoend.ground import open_ground
 from adaverify.bench.endtoend.ladders import mean_padding
 from adaverify.bench.endtoend.oracle import best_budget
 from adaverify.bench.endtoend.proof import gaps
 from adaverify.bench.endtoend.rounds import check_arm, run_round
 from adaverify.bench.endtoend.shares import measure_shares
+from adaverify.bench.endtoend.stamps import CAPACITY, MODEL_BEGINS, MODEL_ENDS, Stamps, model_and_beside
 from adaverify.bench.endtoend.store import Store
 from adaverify.bench.endtoend.text import Cursors, Text
 from adaverify.bench.timing import DeviceTimer
@@ -33,6 +35,7 @@ from adaverify.session import discover
 from adaverify_contracts import (
     AdaverifyError,
     BenchmarkOptions,
+    CapabilityError,
     DecodeBatch,
     EngineError,
     WrongValueError,
@@ -183,7 +186,7 @@ def test_every_arm_accepts_what_the_records_say(deck, priced):
     arms = make_arms(deck, graphs, priced)
     assert set(arms) == {
         "none", *(f"fixed-{k}" for k in range(1, 8)), "adaptive", "oracle", "oracle-budget",
-        "baseline-fixed", "baseline-adaptive",
+        "published-fixed", "published", "published-ahead",
     }  # fmt: skip
     text = deck.ground.text
     verified = {}
@@ -195,8 +198,8 @@ def test_every_arm_accepts_what_the_records_say(deck, priced):
         assert found.seconds == pytest.approx(sum(found.step_seconds))
     assert verified["none"] == 0
     assert [verified[f"fixed-{k}"] for k in range(1, 8)] == [3 * k for k in range(1, 8)]
-    assert verified["baseline-fixed"] == 21
-    for name in ("adaptive", "oracle", "oracle-budget", "baseline-adaptive"):
+    assert verified["published-fixed"] == 21
+    for name in ("adaptive", "oracle", "oracle-budget", "published", "published-ahead"):
         assert 0 < verified[name] < 21, f"{name} trimmed nothing"
 
 
@@ -296,6 +299,9 @@ def test_results_of_something_else_are_refused(tmp_path):
     assert Store(path, {"device": "a"}).get("curve", "1") == {"x": 1}
     with pytest.raises(AdaverifyError, match="cannot be continued"):
         Store(path, {"device": "b"})
+    path.write_text(path.read_text().replace('"version": 2', '"version": 1'))
+    with pytest.raises(AdaverifyError, match="version 1"):
+        Store(path, {"device": "a"})
     path.write_text("{")
     with pytest.raises(AdaverifyError, match="cannot be continued"):
         Store(path, {"device": "a"})
@@ -335,7 +341,7 @@ def test_all_stages_run_and_a_second_run_measures_nothing(bench, tmp_path, monke
     assert set(stages) == {"curve", "arms", "shares", "paired", "capture"}
     assert {row["stage"] for row in value["rows"]} == set(stages)
     arms = stages["arms"]["2"]["arms"]
-    assert len(arms) == 13
+    assert len(arms) == 14
     assert all(len(one["tokens_per_s_rounds"]) == 2 for one in arms.values())
     assert stages["shares"]["2"]["budgets"].keys() == {"8", "14"}
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
@@ -418,18 +424,69 @@ def test_all_leaves_it_out(tiny, invoke):
     assert "endtoend" not in {entry.descriptor.name for entry in chosen}
 
 
-def test_shares_leave_what_is_beside_the_model(deck, priced):
-    """A step less the model, round by round, at both budgets."""
-    graphs = BodyGraphs(deck)
-    graphs.capture()
-    found = measure_shares(deck, graphs, priced)["budgets"]
+def test_shares_time_each_arrangement_around_its_own_model(deck):
+    """Model and rest make a step, in every arrangement, at both budgets."""
+    points = [{"tokens": tier, "seconds": 1e-3 * (1 + 0.2 * tier)} for tier in deck.tiers]
+    found = measure_shares(deck, {"points": points})["budgets"]
     assert found.keys() == {"12", "21"}
     for one in found.values():
-        assert one["model_us"] > 0
-        for name in ("ours", "baseline"):
-            beside = one[name]["step_us"] - one["model_us"]
-            assert one[name]["beside_model_us"] == pytest.approx(beside, rel=1e-3, abs=one["model_us"])
-            assert one[name]["share"] == one[name]["beside_model_us"] / one[name]["step_us"]
+        for name in ("ours", "published", "published-ahead"):
+            own = one[name]
+            assert own["model_us"] > 0
+            assert own["beside_model_us"] > 0
+            assert own["share"] == own["beside_model_us"] / own["step_us"]
+        for name in ("published", "published-ahead"):
+            assert one[name]["step_ratio"]["low"] <= one[name]["step_ratio"]["median"]
+
+
+def test_the_model_ends_before_what_is_beside_it_begins():
+    """Three steps by hand, the first of which does not count."""
+    stamps = Stamps(torch.device("cpu"))
+    for place, times in ((MODEL_BEGINS, (0, 20, 50)), (MODEL_ENDS, (10, 35, 70))):
+        stamps._times[place, :3] = 1000 * torch.tensor(times)
+        stamps._counts[place] = 3
+    model, beside = model_and_beside(stamps, 1)
+    assert model.tolist() == [15.0]
+    assert beside.tolist() == [15.0]
+
+
+def test_more_marks_than_are_kept_are_refused():
+    stamps = Stamps(torch.device("cpu"))
+    stamps._counts[0] = CAPACITY + 1
+    with pytest.raises(WrongValueError, match="more steps were marked"):
+        stamps.read(0)
+
+
+def test_a_clock_that_nothing_reads_is_refused():
+    with pytest.raises(CapabilityError, match="clock cannot be read"):
+        Stamps(torch.device("meta"))
+
+
+def test_the_stretch_between_steps_is_measured_without_a_profiler(deck):
+    """Marks at both ends of whole steps, and around the model within."""
+    points = [{"tokens": tier, "seconds": 1e-3 * (1 + 0.2 * tier)} for tier in deck.tiers]
+    found = measure_gaps(deck, table_of(deck, {"points": points}))
+    assert found["steps"] == 8
+    assert 0 < found["gap_us"] <= found["gap_us_p95"] <= found["longest_gap_us"]
+    assert found["before_model_us"] + found["behind_model_us"] < found["inside_us"]
+    assert found["launch_us"] > 0
+
+
+def test_the_published_arrangement_waits_for_the_drafts_it_verifies(deck, priced):
+    """One step at a time, each budget from the confidences of the drafts that it is for."""
+    graphs = BodyGraphs(deck)
+    graphs.capture()
+    steps = BaselineSteps(deck, graphs, priced, waits=True)
+    text = deck.ground.text
+    cursors = Cursors(text, text.starts(3, 0))
+    steps.open(text.starts(3, 0))
+    for _ in range(6):
+        steps.launch()
+        assert len(steps) == steps.ahead == 1
+        cursors.advance(steps.land().admitted)
+        for row, scores in enumerate(cursors.scores):
+            expected = torch.sigmoid(torch.from_numpy(scores)).numpy()
+            assert np.array_equal(steps._known[f"request-{row}"], expected)
 
 
 def test_a_step_that_no_graph_serves_is_refused(deck):

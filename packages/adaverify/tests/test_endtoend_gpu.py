@@ -13,6 +13,7 @@ from adaverify.bench.endtoend.arms_stage import make_arms, measure_arms
 from adaverify.bench.endtoend.baseline import BodyGraphs
 from adaverify.bench.endtoend.curve import measure_curve, table_of
 from adaverify.bench.endtoend.deck import Deck
+from adaverify.bench.endtoend.gaps import measure_gaps
 from adaverify.bench.endtoend.ground import open_ground
 from adaverify.bench.endtoend.proof import prove_steps
 from adaverify.bench.endtoend.rounds import check_arm
@@ -79,8 +80,14 @@ def test_every_arm_is_what_the_records_say_and_a_step_is_one_launch(ground, requ
         arms = measure_arms(deck, graphs, measured, lambda words: None)["arms"]
         assert all(arm["tokens_per_s"] > 0 for arm in arms.values())
         assert arms["oracle"]["waste"] == 0.0
-        shares = measure_shares(deck, graphs, curve)
-        assert all(one["model_us"] > 0 for one in shares["budgets"].values())
+        for one in measure_shares(deck, measured)["budgets"].values():
+            for name in ("ours", "published", "published-ahead"):
+                assert one[name]["model_us"] > 0
+                assert one[name]["beside_model_us"] > 0
+        gaps = measure_gaps(deck, table_of(deck, measured))
+        assert gaps is not None
+        assert 0 <= gaps["gap_us"] <= gaps["longest_gap_us"]
+        assert gaps["inside_us"] > gaps["before_model_us"] + gaps["behind_model_us"] > 0
         proof = prove_steps(deck)
         assert proof is not None
         assert not proof["calls_a_step"] or proof["calls_a_step"]["cudaGraphLaunch"] == 1.0

@@ -15,9 +15,10 @@ from adaverify.bench.endtoend.baseline import BodyGraphs
 from adaverify.bench.endtoend.curve import measure_curve, table_of
 from adaverify.bench.endtoend.deck import Deck
 from adaverify.bench.endtoend.figures import draw
+from adaverify.bench.endtoend.gaps import measure_gaps
 from adaverify.bench.endtoend.ground import Ground, open_ground
 from adaverify.bench.endtoend.proof import prove_steps
-from adaverify.bench.endtoend.shares import measure_shares
+from adaverify.bench.endtoend.shares import OURS, THEIRS, measure_shares
 from adaverify.bench.endtoend.store import Store
 from adaverify.bench.endtoend.tables import result_of
 from adaverify.hooks import STAGES
@@ -134,15 +135,17 @@ class _Bench:
         return measure_arms(self.deck(requests), self.graphs(requests), self._curve_of(requests), self.tell)
 
     def shares(self, requests: int) -> dict[str, Any]:
-        """Return equal budgets, and the proof that a step is one launch."""
-        deck, graphs = self.deck(requests), self.graphs(requests)
-        curve = deck.price(table_of(deck, self._curve_of(requests)))
-        found = measure_shares(deck, graphs, curve)
+        """Return equal budgets, the proof that a step is one launch, and the stretches between steps."""
+        deck, measured = self.deck(requests), self._curve_of(requests)
+        found = measure_shares(deck, measured)
         for budget, one in found["budgets"].items():
-            beside = [f"{name} {one[name]['beside_model_us']:.0f} us" for name in ("ours", "baseline")]
-            ratio = one["ratio"]["median"]
-            self.tell(f"budget {budget}: step ratio {ratio:.4f}, beside the model {', '.join(beside)}")
-        return {**found, "proof": prove_steps(deck)}
+            beside = [f"{name} {one[name]['beside_model_us']:.0f} us" for name in (OURS, *THEIRS)]
+            ratios = ", ".join(f"{one[name]['step_ratio']['median']:.4f}" for name in THEIRS)
+            self.tell(f"budget {budget}: step ratios {ratios}, beside the model {', '.join(beside)}")
+        gaps = measure_gaps(deck, table_of(deck, measured))
+        if gaps is not None:
+            self.tell(f"between steps: {gaps['gap_us']:.0f} us, longest {gaps['longest_gap_us']:.0f} us")
+        return {**found, "gaps": gaps, "proof": prove_steps(deck)}
 
     def deck(self, requests: int) -> Deck:
         """Return captured steps of ``requests``; others are given up."""
