@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 import torch
 
+from adaverify.bench.endtoend import paired, sources
 from adaverify.bench.endtoend import run as endtoend
-from adaverify.bench.endtoend import sources
 from adaverify.bench.endtoend.arms import Adaptive, Fixed, Oracle, OurSteps, plain_manager
 from adaverify.bench.endtoend.arms_stage import make_arms
 from adaverify.bench.endtoend.baseline import BaselineSteps, BodyGraphs, _admit
 from adaverify.bench.endtoend.curve import measure_curve, table_of
 from adaverify.bench.endtoend.deck import Curve, Deck, wanted_tiers
 from adaverify.bench.endtoend.gaps import measure_gaps
-from adaverify.bench.endtoend.ground import open_ground
-from adaverify.bench.endtoend.ladders import mean_padding
+from adaverify.bench.endtoend.ground import Ground, open_ground
+from adaverify.bench.endtoend.ladders import captured_sizes, mean_padding, measure_capture
 from adaverify.bench.endtoend.oracle import best_budget
 from adaverify.bench.endtoend.proof import gaps
 from adaverify.bench.endtoend.rounds import check_arm, run_round
@@ -38,6 +38,7 @@ from adaverify_contracts import (
     CapabilityError,
     DecodeBatch,
     EngineError,
+    LimitsError,
     WrongValueError,
     hookimpl,
 )
@@ -360,25 +361,57 @@ def test_one_stage_runs_alone_and_brings_the_curve_it_needs(bench, tmp_path):
     assert set(kept["stages"]) == {"arms", "curve"}
 
 
-def test_pairs_of_other_requests_are_measured_again(tiny, text, invoke, tmp_path, monkeypatch):
-    """Their case is named by its context: what one number of requests took is not kept for another."""
+def test_pairs_of_other_requests_are_cases_of_their_own(tiny, text, invoke, tmp_path, monkeypatch):
+    """What one number of requests took is not kept for another, and each stays beside the others."""
     tiny(Ours())
     asked = []
 
-    def measured(bench, stage, case):
-        asked.append((stage, case))
+    def measured(ground, requests, context):
+        asked.append((requests, context))
         times = {"step_us": 2.0, "step_us_low": 1.0, "step_us_high": 3.0}
-        requests = bench._ground.options.requests[-1]
-        return {"requests": requests, "context": int(case), "tiers": {"8": {"default": times}}}
+        return {"requests": requests, "context": context, "tiers": {"8": {"default": times}}}
 
-    monkeypatch.setattr(endtoend._Bench, "measure", measured)
+    monkeypatch.setattr(paired, "measure_paired", measured)
     for requests in (1, 1, 2):
         found = invoke(
             *("bench", "endtoend", "--device", "cpu", "--requests", requests, "--repeat", 1),
             *("--stage", "paired", "--out", tmp_path / "out"),
         )
         assert found.exit_code == 0, found.stderr
-    assert asked == 2 * [("paired", "32"), ("paired", "64")]
+    assert asked == [(1, 32), (1, 64), (2, 32), (2, 64)]
+    kept = json.loads((tmp_path / "out" / "endtoend.json").read_text())["stages"]["paired"]
+    assert list(kept) == ["1 x 32", "1 x 64", "2 x 32", "2 x 64"]
+
+
+def test_a_batch_that_the_device_cannot_hold_is_refused_before_anything_is_made(ground, monkeypatch):
+    """With the number of requests that it could hold; a device that can hold it says how much is needed."""
+    needed = paired.require_room(ground, 4, 64)
+    options = ground.options
+    for memory, allowed in ((int(needed / 0.9) + 1, True), (int(needed / 0.9) - 1000, False)):
+        capability = replace(options.capability, memory_bytes=memory)
+        sized = replace(ground, options=replace(options, capability=capability))
+        if allowed:
+            assert paired.require_room(sized, 4, 64) == needed
+            continue
+        monkeypatch.setattr(Ground, "body", lambda *_: pytest.fail("something was made"))
+        with pytest.raises(LimitsError, match="at most 3 requests"):
+            paired.measure_paired(sized, 4, 64)
+
+
+@pytest.mark.parametrize(("requests", "sizes"), [(2, (8, 16)), (64, tuple(range(16, 513, 16)))])
+def test_a_ladder_to_capture_is_evenly_spaced(requests, sizes):
+    assert captured_sizes(requests, K) == sizes
+
+
+def test_capturing_names_what_it_took(ground):
+    """Both levels over the same sizes; on a CPU nothing is held."""
+    found = measure_capture(ground, 2)
+    assert found["sizes"] == [8, 16]
+    for name in ("fixed", "adaptive"):
+        assert found[name]["graphs"] == 2
+        assert 0 < found[name]["seconds_low"] <= found[name]["seconds"] <= found[name]["seconds_high"]
+        assert found[name]["held_bytes"] == found[name]["reserved_bytes"] == 0
+    assert found["held_ratio"] is None
 
 
 def test_one_stage_of_the_real_decoder(tiny, text, invoke, tmp_path):

@@ -45,7 +45,7 @@ def measure_gaps(deck: Deck, table: CostTable) -> dict[str, Any] | None:
         run_round(steps, ground.text.starts(requests, 1), least=count)
         launches: list[float] = []
 
-        def inspect(seen: Seen) -> None:
+        def inspect(_: Seen) -> None:
             launches.append(1e6 * own.flight.launch_seconds)
 
         stamps.clear()

@@ -1,4 +1,4 @@
-"""One round of one arm: launched as far ahead as the arm goes, counted once it runs steadily, checked against the records."""
+"""One round of one arm: counted once it runs steadily, checked against the records."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def run(options: BenchmarkOptions) -> BenchmarkResult:
     try:
         for done, (stage, case) in enumerate(cases):
             options.progress(done, len(cases), f"{stage} {case}")
-            if _stands(store, ground, stage, case) and not options.again:
+            if store.get(stage, case) is not None and not options.again:
                 bench.tell(f"{stage} {case}: kept from before")
                 continue
             bench.tell(f"{stage} {case}")
@@ -67,14 +67,6 @@ def run(options: BenchmarkOptions) -> BenchmarkResult:
     return result_of(store, ground)
 
 
-def _stands(store: Store, ground: Ground, stage: str, case: str) -> bool:
-    """Return whether a case is kept; that of pairs, named by its context, only for the same requests."""
-    kept = store.get(stage, case)
-    if kept is None or stage != "paired":
-        return kept is not None
-    return bool(kept["requests"] == paired.paired_requests(ground.options, ground.kind))
-
-
 def _without_frames(error: Exception) -> Exception:
     """Return an error that no longer holds the frames it passed, and with them the model and its graphs."""
     link: BaseException | None = error
@@ -90,11 +82,13 @@ def _cases(ground: Ground, stages: tuple[str, ...]) -> Iterator[tuple[str, str]]
         for stage in PER_REQUESTS:
             if stage in stages:
                 yield stage, str(requests)
+    # These take minutes a size: several only where the stage was asked for.
+    named = ground.options.requests if ground.options.stages else ()
     if "capture" in stages:
-        yield "capture", str(ladders.REQUESTS[ground.kind])
+        for requests in named or (ladders.REQUESTS[ground.kind],):
+            yield "capture", str(requests)
     if "paired" in stages:
-        for context in paired.CONTEXTS[ground.kind]:
-            yield "paired", str(context)
+        yield from (("paired", case) for case in paired.paired_cases(named, ground.kind))
 
 
 class _Bench:
@@ -116,7 +110,8 @@ class _Bench:
         begun = perf_counter()
         if stage == "paired":
             self.close()
-            value = paired.measure_paired(self._ground, int(case))
+            requests, context = paired.parsed(case)
+            value = paired.measure_paired(self._ground, requests, context)
         elif stage == "capture":
             self.close()
             value = ladders.measure_capture(self._ground, int(case))

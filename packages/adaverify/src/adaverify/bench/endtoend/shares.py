@@ -1,4 +1,4 @@
-"""Stage ``shares``: equal budgets on the same batch in all arrangements, and what of a step is not the model."""
+"""Stage ``shares``: equal budgets in all arrangements, and what of each step is not the model."""
 
 from __future__ import annotations
 
@@ -97,7 +97,9 @@ def _round(deck: Deck, table: CostTable, curve: Curve, number: int, found: dict[
                 PUBLISHED_AHEAD: BaselineSteps(own, graphs, curve, budget=budget),
             }
             for name in arms if number % 2 == 0 else reversed(arms):
-                check_arm(f"{name} at budget {budget}", arms[name], ground.text, ground.text.starts(requests, 0))
+                check_arm(
+                    f"{name} at budget {budget}", arms[name], ground.text, ground.text.starts(requests, 0)
+                )
                 stamps.clear()
                 starts = ground.text.starts(requests, number)
                 ran = run_round(arms[name], starts, least=_count(deck, curve, budget))

@@ -1,4 +1,4 @@
-"""Clock times that the device takes itself, inside captured steps: where the model and the step begin and end."""
+"""Clock times that the device takes itself inside captured steps, around the model and around the whole."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Stamps:
             self._times[place, self._counts[place] % CAPACITY] = perf_counter_ns()
             self._counts[place] += 1
             return
-        from adaverify.bench.endtoend.stamp_kernel import stamp_kernel
+        from adaverify.bench.endtoend.kernel_stamp import stamp_kernel
 
         stamp_kernel[(1,)](self._times, self._counts, place, CAPACITY=CAPACITY, num_warps=1)
 
@@ -77,7 +77,9 @@ class Stamps:
         """Return ``body`` between two marks."""
         return _Marked(body, self)
 
-    def around(self, step: RecordedStep) -> tuple[Callable[[Staged, GraphKey], Any], Callable[[GraphKey], None]]:
+    def around(
+        self, step: RecordedStep
+    ) -> tuple[Callable[[Staged, GraphKey], Any], Callable[[GraphKey], None]]:
         """Return ``run`` and ``prologue`` of a step, between two marks where whole steps are marked."""
         if not self._whole:
             return step.run, step.prologue

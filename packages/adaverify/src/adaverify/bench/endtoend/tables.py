@@ -72,7 +72,7 @@ def result_of(store: Store, ground: Ground) -> BenchmarkResult:
                 "published-ahead: launched one step ahead, by those of the step before"
             ),
             "shares, ratio: step time of that form of the published arrangement over ours, same budget",
-            "shares, beside_model_us: from the end of one step's model to the begin of the next, device clock",
+            "shares, beside_model_us: from the end of a step's model to the begin of the next, by the device",
             "drafting is recorded and costs nothing in any arm",
             "model: " + ", ".join(f"{name} {value}" for name, value in ground.model.as_dict().items()),
             "both oracles know the outcome: oracle-budget ranks by raw confidence, oracle wastes nothing",
@@ -132,7 +132,7 @@ def _paired(store: Store) -> Iterator[Row]:
                     continue
                 yield {
                     "stage": "paired",
-                    "case": f"context {case}",
+                    "case": f"{case} context",
                     "variant": f"{name}, {tier} tokens",
                     "ratio": one["ratio"]["median"] if name == "paired" else None,
                     **{key: times[key] for key, _, _ in _NAMES if key in times},

@@ -15,6 +15,8 @@ def stamp_kernel(
 ):
     """Grid (1,), one warp."""
     count = tl.load(counts + place)
-    now = tl.inline_asm_elementwise("mov.u64 $0, %globaltimer;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
+    now = tl.inline_asm_elementwise(
+        "mov.u64 $0, %globaltimer;", "=l", [], dtype=tl.int64, is_pure=False, pack=1
+    )
     tl.store(times + place * CAPACITY + count % CAPACITY, now)
     tl.store(counts + place, count + 1)

@@ -1,0 +1,41 @@
+"""The kernel that reads the device's clock compiles ahead of time, without a device."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+# A process of its own, since in this one the interpreter may stand in for the compiler.
+CHILD = textwrap.dedent(
+    """
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+    from adaverify.bench.endtoend.kernel_stamp import stamp_kernel
+
+    source = ASTSource(
+        stamp_kernel,
+        {"times": "*i64", "counts": "*i64", "place": "i32", "CAPACITY": "constexpr"},
+        constexprs={(3,): 1024},
+        attrs={(0,): [["tt.divisibility", 16]], (1,): [["tt.divisibility", 16]]},
+    )
+    print(triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 1}).asm["ptx"])
+    """
+)
+
+
+def test_the_clock_is_read_once_and_written(tmp_path):
+    pytest.importorskip("triton")
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment["TRITON_CACHE_DIR"] = str(tmp_path)
+    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("%globaltimer") == 1
+    assert done.stdout.count("st.global") == 2
