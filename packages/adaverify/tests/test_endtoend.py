@@ -24,8 +24,9 @@ from adaverify.bench.endtoend.ladders import captured_sizes, mean_padding, measu
 from adaverify.bench.endtoend.oracle import best_budget
 from adaverify.bench.endtoend.proof import gaps
 from adaverify.bench.endtoend.rounds import check_arm, run_round
+from adaverify.bench.endtoend.row_costs import row_cost_facts
 from adaverify.bench.endtoend.shares import measure_shares
-from adaverify.bench.endtoend.stamps import CAPACITY, MODEL_BEGINS, MODEL_ENDS, Stamps, model_and_beside
+from adaverify.bench.endtoend.stamping import CAPACITY, MODEL_BEGINS, MODEL_ENDS, Stamps, model_and_beside
 from adaverify.bench.endtoend.store import Store
 from adaverify.bench.endtoend.text import Cursors, Text
 from adaverify.bench.timing import DeviceTimer
@@ -45,6 +46,7 @@ from adaverify_contracts import (
 from adaverify_metadata import FlattenRowBuilder
 from adaverify_replay.simulate import best_admitted
 from adaverify_runtime import doctor
+from adaverify_runtime.row_choice import RowChoice, RowCostTable
 from adaverify_verification import admit
 from adaverify_verification.quantise import scores as survivals
 
@@ -381,6 +383,40 @@ def test_pairs_of_other_requests_are_cases_of_their_own(tiny, text, invoke, tmp_
     assert asked == [(1, 32), (1, 64), (2, 32), (2, 64)]
     kept = json.loads((tmp_path / "out" / "endtoend.json").read_text())["stages"]["paired"]
     assert list(kept) == ["1 x 32", "1 x 64", "2 x 32", "2 x 64"]
+
+
+def test_whole_steps_choose_the_rows_of_the_runtime(ground, tmp_path):
+    """Pairs win at the long context, and of two batches of one size the one where they lost counts."""
+
+    def case(count, context, flat, pair):
+        times = {
+            name: {"step_us": step, "step_us_low": step - 1.0, "step_us_high": step + 1.0}
+            for name, step in (("flatten", flat), ("paired", pair))
+        }
+        return {
+            "requests": count,
+            "context": context,
+            "tiers": {"8": {**times, "ratio": {"median": flat / pair}}},
+        }
+
+    store = Store(tmp_path / "endtoend.json", {})
+    for count, context, flat, pair in ((1, 64, 100.0, 90.0), (2, 64, 100.0, 120.0), (1, 4096, 100.0, 80.0)):
+        store.keep("paired", f"{count} x {context}", case(count, context, flat, pair))
+    report = tmp_path / "report.json"
+    report.write_text(json.dumps({"benchmarks": [{"facts": row_cost_facts(store, ground)}]}))
+    device = ground.options.capability.device_name
+    table = RowCostTable.load(report, {"device": device, "page_size": 4})
+    choice = RowChoice(table, "flatten", ["paired"])
+    assert choice.choose(8, 4096).strategy == "paired"
+    assert choice.choose(8, 64).strategy == "flatten"
+    assert choice.choose(8, 1000).strategy == "flatten"
+
+
+def test_without_pairs_there_are_no_row_costs(ground, tmp_path):
+    store = Store(tmp_path / "endtoend.json", {})
+    assert row_cost_facts(store, ground) == {}
+    store.keep("paired", "1 x 64", {"context": 64, "tiers": {"8": {"default": {"step_us": 1.0}}}})
+    assert row_cost_facts(store, ground) == {}
 
 
 def test_a_batch_that_the_device_cannot_hold_is_refused_before_anything_is_made(ground, monkeypatch):

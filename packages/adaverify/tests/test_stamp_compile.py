@@ -15,7 +15,7 @@ CHILD = textwrap.dedent(
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
-    from adaverify.bench.endtoend.kernel_stamp import stamp_kernel
+    from adaverify.bench.endtoend.stamping.kernel import stamp_kernel
 
     source = ASTSource(
         stamp_kernel,

@@ -144,7 +144,7 @@ def graph_segments(ground: Ground) -> list[tuple[int, int]]:
         return []
     return [
         (int(segment["total_size"]), int(segment["allocated_size"]))
-        for segment in torch.cuda.memory_snapshot()
+        for segment in torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
         if tuple(segment["segment_pool_id"]) != (0, 0)
     ]
 

@@ -7,6 +7,7 @@ from statistics import median
 from typing import Any
 
 from adaverify.bench.endtoend.ground import Ground
+from adaverify.bench.endtoend.row_costs import row_cost_facts
 from adaverify.bench.endtoend.shares import OURS, THEIRS
 from adaverify.bench.endtoend.store import Store
 from adaverify_contracts import AdaverifyError, BenchmarkCell, BenchmarkColumn, BenchmarkResult
@@ -77,7 +78,7 @@ def result_of(store: Store, ground: Ground) -> BenchmarkResult:
             "model: " + ", ".join(f"{name} {value}" for name, value in ground.model.as_dict().items()),
             "both oracles know the outcome: oracle-budget ranks by raw confidence, oracle wastes nothing",
         ),
-        facts=store.as_dict(),
+        facts={**store.as_dict(), **row_cost_facts(store, ground)},
     )
 
 

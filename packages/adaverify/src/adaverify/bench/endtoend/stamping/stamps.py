@@ -49,7 +49,7 @@ class Stamps:
             self._times[place, self._counts[place] % CAPACITY] = perf_counter_ns()
             self._counts[place] += 1
             return
-        from adaverify.bench.endtoend.kernel_stamp import stamp_kernel
+        from adaverify.bench.endtoend.stamping.kernel import stamp_kernel
 
         stamp_kernel[(1,)](self._times, self._counts, place, CAPACITY=CAPACITY, num_warps=1)
 
