@@ -26,7 +26,7 @@ from adaverify.bench.endtoend.proof import gaps
 from adaverify.bench.endtoend.rounds import check_arm, run_round
 from adaverify.bench.endtoend.row_costs import row_cost_facts
 from adaverify.bench.endtoend.shares import measure_shares
-from adaverify.bench.endtoend.stamping import CAPACITY, MODEL_BEGINS, MODEL_ENDS, Stamps, model_and_beside
+from adaverify.bench.endtoend.stamps import CAPACITY, MODEL_BEGINS, MODEL_ENDS, Stamps, model_and_beside
 from adaverify.bench.endtoend.store import Store
 from adaverify.bench.endtoend.text import Cursors, Text
 from adaverify.bench.timing import DeviceTimer

@@ -12,7 +12,7 @@ import numpy as np
 
 from adaverify.bench.endtoend.ground import Ground
 from adaverify.bench.endtoend.sources import MadeBody
-from adaverify.bench.endtoend.stamping import Stamps
+from adaverify.bench.endtoend.stamps import Stamps
 from adaverify_contracts import EngineError, Plan, StepState
 from adaverify_engine.recorded import Flight, RecordedState, RecordedStep
 from adaverify_engine.results import ResultRing

@@ -11,7 +11,7 @@ from adaverify.bench.endtoend.arms import Adaptive, OurSteps
 from adaverify.bench.endtoend.deck import Deck
 from adaverify.bench.endtoend.proof import PROVEN, STEPS
 from adaverify.bench.endtoend.rounds import SETTLE, Seen, check_arm, run_round
-from adaverify.bench.endtoend.stamping import MODEL_BEGINS, MODEL_ENDS, STEP_BEGINS, STEP_ENDS, Stamps
+from adaverify.bench.endtoend.stamps import MODEL_BEGINS, MODEL_ENDS, STEP_BEGINS, STEP_ENDS, Stamps
 from adaverify_verification import CostTable
 
 FEW = 8

@@ -13,7 +13,7 @@ from adaverify.bench.endtoend.baseline import PUBLISHED, PUBLISHED_AHEAD, Baseli
 from adaverify.bench.endtoend.curve import table_of
 from adaverify.bench.endtoend.deck import Curve, Deck, tier_of
 from adaverify.bench.endtoend.rounds import SETTLE, Steps, check_arm, run_round
-from adaverify.bench.endtoend.stamping import Stamps, model_and_beside
+from adaverify.bench.endtoend.stamps import Stamps, model_and_beside
 from adaverify.bench.timing import sample
 from adaverify_verification import CostTable
 

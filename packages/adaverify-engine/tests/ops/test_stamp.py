@@ -8,6 +8,10 @@ import sys
 import textwrap
 
 import pytest
+import torch
+
+from adaverify_contracts import CapabilityError
+from adaverify_engine.ops.stamp.launch import stamp
 
 # A process of its own, since in this one the interpreter may stand in for the compiler.
 CHILD = textwrap.dedent(
@@ -15,7 +19,7 @@ CHILD = textwrap.dedent(
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
-    from adaverify.bench.endtoend.stamping.kernel import stamp_kernel
+    from adaverify_engine.ops.stamp.kernel import stamp_kernel
 
     source = ASTSource(
         stamp_kernel,
@@ -26,6 +30,21 @@ CHILD = textwrap.dedent(
     print(triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 1}).asm["ptx"])
     """
 )
+
+
+def test_a_row_of_times_starts_again_at_the_left():
+    times, counts = torch.zeros((2, 3), dtype=torch.int64), torch.zeros(2, dtype=torch.int64)
+    for _ in range(4):
+        stamp(times, counts, 1)
+    assert counts.tolist() == [0, 4]
+    assert times[0].tolist() == [0, 0, 0]
+    assert 0 < times[1, 1] <= times[1, 2] <= times[1, 0]
+
+
+def test_a_clock_that_no_kernel_reads_is_refused():
+    times = torch.zeros((1, 1), dtype=torch.int64, device="meta")
+    with pytest.raises(CapabilityError, match="clock cannot be read"):
+        stamp(times, times[0], 0)
 
 
 def test_the_clock_is_read_once_and_written(tmp_path):

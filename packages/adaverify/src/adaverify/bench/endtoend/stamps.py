@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from adaverify_contracts import CapabilityError, GraphKey, WrongValueError
+from adaverify_contracts import GraphKey, WrongValueError
+from adaverify_engine.ops.stamp.launch import require_clock, stamp
 from adaverify_engine.recorded import Body, RecordedStep
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ MODEL_BEGINS, MODEL_ENDS, STEP_BEGINS, STEP_ENDS = range(4)
 
 
 class Stamps:
-    """Times by place, one after the other, written by a kernel of one warp; by the host's clock on a CPU.
+    """Times by place, one after the other, written by a kernel of one warp; on a CPU the host's clock.
 
     Args:
         device: run device.
@@ -32,26 +32,14 @@ class Stamps:
     """
 
     def __init__(self, device: torch.device, *, whole: bool = False) -> None:
-        if device.type not in ("cpu", "cuda") or (device.type == "cuda" and torch.version.hip is not None):
-            raise CapabilityError(
-                "the device's clock cannot be read inside a step",
-                arrived=str(device),
-                allowed="a CPU or a CUDA device",
-                remedy="leave out the stages shares and gaps, or run them on CUDA",
-            )
+        require_clock(device)
         self._whole = whole
         self._times = torch.zeros((4, CAPACITY), dtype=torch.int64, device=device)
         self._counts = torch.zeros(4, dtype=torch.int64, device=device)
 
     def mark(self, place: int) -> None:
         """Write the time at which the device comes here; one launch, capturable after one call outside."""
-        if self._times.device.type == "cpu":
-            self._times[place, self._counts[place] % CAPACITY] = perf_counter_ns()
-            self._counts[place] += 1
-            return
-        from adaverify.bench.endtoend.stamping.kernel import stamp_kernel
-
-        stamp_kernel[(1,)](self._times, self._counts, place, CAPACITY=CAPACITY, num_warps=1)
+        stamp(self._times, self._counts, place)
 
     def clear(self) -> None:
         """Forget all times; enqueued."""
