@@ -58,3 +58,33 @@ def test_the_clock_is_read_once_and_written(tmp_path):
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("%globaltimer") == 1
     assert done.stdout.count("st.global") == 2
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_replay_stamps_again():
+    """Two places around a product in a graph: the clock moves between them, and from replay to replay."""
+    device = torch.device("cuda")
+    times = torch.zeros((4, 64), dtype=torch.int64, device=device)
+    counts = torch.zeros(4, dtype=torch.int64, device=device)
+    values = torch.randn(4096, 4096, device=device)
+
+    def work():
+        stamp(times, counts, 1)
+        _ = values @ values
+        stamp(times, counts, 2)
+
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        work()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=side):
+        work()
+    counts.zero_()
+    for _ in range(5):
+        graph.replay()
+    assert counts.tolist() == [0, 5, 5, 0]
+    begins, ends = times[1, :5], times[2, :5]
+    assert bool((ends > begins).all())
+    assert bool((begins[1:] >= ends[:-1]).all())
