@@ -11,19 +11,22 @@ import numpy as np
 import pytest
 import torch
 
+from adaverify.bench.endtoend import paired, sources
 from adaverify.bench.endtoend import run as endtoend
-from adaverify.bench.endtoend import sources
 from adaverify.bench.endtoend.arms import Adaptive, Fixed, Oracle, OurSteps, plain_manager
 from adaverify.bench.endtoend.arms_stage import make_arms
 from adaverify.bench.endtoend.baseline import BaselineSteps, BodyGraphs, _admit
 from adaverify.bench.endtoend.curve import measure_curve, table_of
 from adaverify.bench.endtoend.deck import Curve, Deck, wanted_tiers
-from adaverify.bench.endtoend.ground import open_ground
-from adaverify.bench.endtoend.ladders import mean_padding
+from adaverify.bench.endtoend.gaps import measure_gaps
+from adaverify.bench.endtoend.ground import Ground, open_ground
+from adaverify.bench.endtoend.ladders import captured_sizes, mean_padding, measure_capture
 from adaverify.bench.endtoend.oracle import best_budget
 from adaverify.bench.endtoend.proof import gaps
 from adaverify.bench.endtoend.rounds import check_arm, run_round
+from adaverify.bench.endtoend.row_costs import row_cost_facts
 from adaverify.bench.endtoend.shares import measure_shares
+from adaverify.bench.endtoend.stamps import CAPACITY, MODEL_BEGINS, MODEL_ENDS, Stamps, model_and_beside
 from adaverify.bench.endtoend.store import Store
 from adaverify.bench.endtoend.text import Cursors, Text
 from adaverify.bench.timing import DeviceTimer
@@ -33,14 +36,17 @@ from adaverify.session import discover
 from adaverify_contracts import (
     AdaverifyError,
     BenchmarkOptions,
+    CapabilityError,
     DecodeBatch,
     EngineError,
+    LimitsError,
     WrongValueError,
     hookimpl,
 )
 from adaverify_metadata import FlattenRowBuilder
 from adaverify_replay.simulate import best_admitted
 from adaverify_runtime import doctor
+from adaverify_runtime.row_choice import RowChoice, RowCostTable
 from adaverify_verification import admit
 from adaverify_verification.quantise import scores as survivals
 
@@ -183,7 +189,7 @@ def test_every_arm_accepts_what_the_records_say(deck, priced):
     arms = make_arms(deck, graphs, priced)
     assert set(arms) == {
         "none", *(f"fixed-{k}" for k in range(1, 8)), "adaptive", "oracle", "oracle-budget",
-        "baseline-fixed", "baseline-adaptive",
+        "published-fixed", "published", "published-ahead",
     }  # fmt: skip
     text = deck.ground.text
     verified = {}
@@ -195,8 +201,8 @@ def test_every_arm_accepts_what_the_records_say(deck, priced):
         assert found.seconds == pytest.approx(sum(found.step_seconds))
     assert verified["none"] == 0
     assert [verified[f"fixed-{k}"] for k in range(1, 8)] == [3 * k for k in range(1, 8)]
-    assert verified["baseline-fixed"] == 21
-    for name in ("adaptive", "oracle", "oracle-budget", "baseline-adaptive"):
+    assert verified["published-fixed"] == 21
+    for name in ("adaptive", "oracle", "oracle-budget", "published", "published-ahead"):
         assert 0 < verified[name] < 21, f"{name} trimmed nothing"
 
 
@@ -296,6 +302,9 @@ def test_results_of_something_else_are_refused(tmp_path):
     assert Store(path, {"device": "a"}).get("curve", "1") == {"x": 1}
     with pytest.raises(AdaverifyError, match="cannot be continued"):
         Store(path, {"device": "b"})
+    path.write_text(path.read_text().replace('"version": 2', '"version": 1'))
+    with pytest.raises(AdaverifyError, match="version 1"):
+        Store(path, {"device": "a"})
     path.write_text("{")
     with pytest.raises(AdaverifyError, match="cannot be continued"):
         Store(path, {"device": "a"})
@@ -335,7 +344,7 @@ def test_all_stages_run_and_a_second_run_measures_nothing(bench, tmp_path, monke
     assert set(stages) == {"curve", "arms", "shares", "paired", "capture"}
     assert {row["stage"] for row in value["rows"]} == set(stages)
     arms = stages["arms"]["2"]["arms"]
-    assert len(arms) == 13
+    assert len(arms) == 14
     assert all(len(one["tokens_per_s_rounds"]) == 2 for one in arms.values())
     assert stages["shares"]["2"]["budgets"].keys() == {"8", "14"}
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
@@ -354,25 +363,91 @@ def test_one_stage_runs_alone_and_brings_the_curve_it_needs(bench, tmp_path):
     assert set(kept["stages"]) == {"arms", "curve"}
 
 
-def test_pairs_of_other_requests_are_measured_again(tiny, text, invoke, tmp_path, monkeypatch):
-    """Their case is named by its context: what one number of requests took is not kept for another."""
+def test_pairs_of_other_requests_are_cases_of_their_own(tiny, text, invoke, tmp_path, monkeypatch):
+    """What one number of requests took is not kept for another, and each stays beside the others."""
     tiny(Ours())
     asked = []
 
-    def measured(bench, stage, case):
-        asked.append((stage, case))
+    def measured(ground, requests, context):
+        asked.append((requests, context))
         times = {"step_us": 2.0, "step_us_low": 1.0, "step_us_high": 3.0}
-        requests = bench._ground.options.requests[-1]
-        return {"requests": requests, "context": int(case), "tiers": {"8": {"default": times}}}
+        return {"requests": requests, "context": context, "tiers": {"8": {"default": times}}}
 
-    monkeypatch.setattr(endtoend._Bench, "measure", measured)
+    monkeypatch.setattr(paired, "measure_paired", measured)
     for requests in (1, 1, 2):
         found = invoke(
             *("bench", "endtoend", "--device", "cpu", "--requests", requests, "--repeat", 1),
             *("--stage", "paired", "--out", tmp_path / "out"),
         )
         assert found.exit_code == 0, found.stderr
-    assert asked == 2 * [("paired", "32"), ("paired", "64")]
+    assert asked == [(1, 32), (1, 64), (2, 32), (2, 64)]
+    kept = json.loads((tmp_path / "out" / "endtoend.json").read_text())["stages"]["paired"]
+    assert list(kept) == ["1 x 32", "1 x 64", "2 x 32", "2 x 64"]
+
+
+def test_whole_steps_choose_the_rows_of_the_runtime(ground, tmp_path):
+    """Pairs win at the long context, and of two batches of one size the one where they lost counts."""
+
+    def case(count, context, flat, pair):
+        times = {
+            name: {"step_us": step, "step_us_low": step - 1.0, "step_us_high": step + 1.0}
+            for name, step in (("flatten", flat), ("paired", pair))
+        }
+        return {
+            "requests": count,
+            "context": context,
+            "tiers": {"8": {**times, "ratio": {"median": flat / pair}}},
+        }
+
+    store = Store(tmp_path / "endtoend.json", {})
+    for count, context, flat, pair in ((1, 64, 100.0, 90.0), (2, 64, 100.0, 120.0), (1, 4096, 100.0, 80.0)):
+        store.keep("paired", f"{count} x {context}", case(count, context, flat, pair))
+    report = tmp_path / "report.json"
+    report.write_text(json.dumps({"benchmarks": [{"facts": row_cost_facts(store, ground)}]}))
+    device = ground.options.capability.device_name
+    table = RowCostTable.load(report, {"device": device, "page_size": 4})
+    choice = RowChoice(table, "flatten", ["paired"])
+    assert choice.choose(8, 4096).strategy == "paired"
+    assert choice.choose(8, 64).strategy == "flatten"
+    assert choice.choose(8, 1000).strategy == "flatten"
+
+
+def test_without_pairs_there_are_no_row_costs(ground, tmp_path):
+    store = Store(tmp_path / "endtoend.json", {})
+    assert row_cost_facts(store, ground) == {}
+    store.keep("paired", "1 x 64", {"context": 64, "tiers": {"8": {"default": {"step_us": 1.0}}}})
+    assert row_cost_facts(store, ground) == {}
+
+
+def test_a_batch_that_the_device_cannot_hold_is_refused_before_anything_is_made(ground, monkeypatch):
+    """With the number of requests that it could hold; a device that can hold it says how much is needed."""
+    needed = paired.require_room(ground, 4, 64)
+    options = ground.options
+    for memory, allowed in ((int(needed / 0.9) + 1, True), (int(needed / 0.9) - 1000, False)):
+        capability = replace(options.capability, memory_bytes=memory)
+        sized = replace(ground, options=replace(options, capability=capability))
+        if allowed:
+            assert paired.require_room(sized, 4, 64) == needed
+            continue
+        monkeypatch.setattr(Ground, "body", lambda *_: pytest.fail("something was made"))
+        with pytest.raises(LimitsError, match="at most 3 requests"):
+            paired.measure_paired(sized, 4, 64)
+
+
+@pytest.mark.parametrize(("requests", "sizes"), [(2, (8, 16)), (64, tuple(range(16, 513, 16)))])
+def test_a_ladder_to_capture_is_evenly_spaced(requests, sizes):
+    assert captured_sizes(requests, K) == sizes
+
+
+def test_capturing_names_what_it_took(ground):
+    """Both levels over the same sizes; on a CPU nothing is held."""
+    found = measure_capture(ground, 2)
+    assert found["sizes"] == [8, 16]
+    for name in ("fixed", "adaptive"):
+        assert found[name]["graphs"] == 2
+        assert 0 < found[name]["seconds_low"] <= found[name]["seconds"] <= found[name]["seconds_high"]
+        assert found[name]["held_bytes"] == found[name]["reserved_bytes"] == 0
+    assert found["held_ratio"] is None
 
 
 def test_one_stage_of_the_real_decoder(tiny, text, invoke, tmp_path):
@@ -418,18 +493,69 @@ def test_all_leaves_it_out(tiny, invoke):
     assert "endtoend" not in {entry.descriptor.name for entry in chosen}
 
 
-def test_shares_leave_what_is_beside_the_model(deck, priced):
-    """A step less the model, round by round, at both budgets."""
-    graphs = BodyGraphs(deck)
-    graphs.capture()
-    found = measure_shares(deck, graphs, priced)["budgets"]
+def test_shares_time_each_arrangement_around_its_own_model(deck):
+    """Model and rest make a step, in every arrangement, at both budgets."""
+    points = [{"tokens": tier, "seconds": 1e-3 * (1 + 0.2 * tier)} for tier in deck.tiers]
+    found = measure_shares(deck, {"points": points})["budgets"]
     assert found.keys() == {"12", "21"}
     for one in found.values():
-        assert one["model_us"] > 0
-        for name in ("ours", "baseline"):
-            beside = one[name]["step_us"] - one["model_us"]
-            assert one[name]["beside_model_us"] == pytest.approx(beside, rel=1e-3, abs=one["model_us"])
-            assert one[name]["share"] == one[name]["beside_model_us"] / one[name]["step_us"]
+        for name in ("ours", "published", "published-ahead"):
+            own = one[name]
+            assert own["model_us"] > 0
+            assert own["beside_model_us"] > 0
+            assert own["share"] == own["beside_model_us"] / own["step_us"]
+        for name in ("published", "published-ahead"):
+            assert one[name]["step_ratio"]["low"] <= one[name]["step_ratio"]["median"]
+
+
+def test_the_model_ends_before_what_is_beside_it_begins():
+    """Three steps by hand, the first of which does not count."""
+    stamps = Stamps(torch.device("cpu"))
+    for place, times in ((MODEL_BEGINS, (0, 20, 50)), (MODEL_ENDS, (10, 35, 70))):
+        stamps._times[place, :3] = 1000 * torch.tensor(times)
+        stamps._counts[place] = 3
+    model, beside = model_and_beside(stamps, 1)
+    assert model.tolist() == [15.0]
+    assert beside.tolist() == [15.0]
+
+
+def test_more_marks_than_are_kept_are_refused():
+    stamps = Stamps(torch.device("cpu"))
+    stamps._counts[0] = CAPACITY + 1
+    with pytest.raises(WrongValueError, match="more steps were marked"):
+        stamps.read(0)
+
+
+def test_a_clock_that_nothing_reads_is_refused():
+    with pytest.raises(CapabilityError, match="clock cannot be read"):
+        Stamps(torch.device("meta"))
+
+
+def test_the_stretch_between_steps_is_measured_without_a_profiler(deck):
+    """Marks at both ends of whole steps, and around the model within."""
+    points = [{"tokens": tier, "seconds": 1e-3 * (1 + 0.2 * tier)} for tier in deck.tiers]
+    found = measure_gaps(deck, table_of(deck, {"points": points}))
+    assert found["steps"] == 8
+    assert 0 < found["gap_us"] <= found["gap_us_p95"] <= found["longest_gap_us"]
+    assert found["before_model_us"] + found["behind_model_us"] < found["inside_us"]
+    assert found["launch_us"] > 0
+
+
+def test_the_published_arrangement_waits_for_the_drafts_it_verifies(deck, priced):
+    """One step at a time, each budget from the confidences of the drafts that it is for."""
+    graphs = BodyGraphs(deck)
+    graphs.capture()
+    steps = BaselineSteps(deck, graphs, priced, waits=True)
+    text = deck.ground.text
+    cursors = Cursors(text, text.starts(3, 0))
+    steps.open(text.starts(3, 0))
+    for _ in range(6):
+        steps.launch()
+        assert len(steps) == steps.ahead == 1
+        cursors.advance(steps.land().admitted)
+        for row, scores in enumerate(cursors.scores):
+            expected = torch.sigmoid(torch.from_numpy(scores)).numpy()
+            assert np.array_equal(steps._known[f"request-{row}"], expected)
 
 
 def test_a_step_that_no_graph_serves_is_refused(deck):

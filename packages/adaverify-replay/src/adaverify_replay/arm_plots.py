@@ -9,7 +9,15 @@ from typing import Any
 
 from adaverify_replay.plots import new_figure, save_figure
 
-_COLORS = ("none", "baseline-adaptive", "oracle-budget", "adaptive", "oracle", "baseline-fixed")
+_COLORS = (
+    "none",
+    "published-ahead",
+    "oracle-budget",
+    "adaptive",
+    "oracle",
+    "published-fixed",
+    "published",
+)
 
 Arms = Mapping[int, Mapping[str, Mapping[str, Any]]]
 """Figures of each arm, by number of requests, then by name of the arm."""
@@ -145,8 +153,8 @@ def _style(name: str, number: int) -> dict[str, Any]:
     """Return how a line looks: fixed arms stay in the background."""
     if name.startswith("fixed-"):
         return {"color": str(0.85 - 0.08 * int(name.rsplit("-", 1)[1])), "linewidth": 1}
-    place = _COLORS.index(name) if name in _COLORS else 6 + number
-    line = "--" if name.startswith("baseline") else ":" if name.startswith("oracle") else "-"
+    place = _COLORS.index(name) if name in _COLORS else len(_COLORS) + number
+    line = "--" if name.startswith("published") else ":" if name.startswith("oracle") else "-"
     return {"color": f"C{place % 10}", "linestyle": line, "linewidth": 1.8, "marker": "o", "markersize": 3}
 
 

@@ -39,9 +39,13 @@ class Flight:
     Args:
         verifier: replays.
         ring: results on their way to the host.
+
+    Attributes:
+        launch_seconds: what the last launch took on the host: a few integers and one replay.
     """
 
     def __init__(self, verifier: Verifier, ring: ResultRing) -> None:
+        self.launch_seconds = 0.0
         self._verifier, self._ring = verifier, ring
         self._flying: deque[tuple[StepState, Plan, int, float]] = deque()
         self._last = 0.0
@@ -56,6 +60,7 @@ class Flight:
         Raises:
             EngineError: no captured size serves the plan.
         """
+        begun = perf_counter()
         if self._verifier.launch(plan, state) is None:
             raise EngineError(
                 "no captured size serves this step",
@@ -63,6 +68,7 @@ class Flight:
                 allowed=f"tokens up to one of the tiers {self._verifier.tiers}",
                 remedy="capture a ladder that ends at the largest batch",
             )
+        self.launch_seconds = perf_counter() - begun
         self._flying.append((state, plan, self._ring.send(), started))
 
     def land(self) -> Landed:

@@ -121,6 +121,11 @@ class SparseMoeSizes:
         return self.heads * self.key + self.index_heads * self.index_dim
 
     @property
+    def cache_entry_bytes(self) -> int:
+        """Bytes of one entry in both caches of a layer, with latents in bfloat16."""
+        return 2 * self.key + self.index_dim + 4
+
+    @property
     def layer_parameters(self) -> int:
         """Weights of one layer."""
         dense = self.hidden * (self.mixed + self.output_rank + self.experts + 3 * self.shared_width)

@@ -14,6 +14,7 @@ from adaverify.bench.endtoend.rounds import Seen
 from adaverify.bench.endtoend.text import Cursors
 from adaverify_contracts import BudgetReads, Plan, PolicyDescriptor, StepOutcome, StepState, WrongValueError
 from adaverify_contracts import Seen as ScoresSaw
+from adaverify_engine.pipeline import AHEAD
 from adaverify_engine.recorded import Landed
 from adaverify_replay.simulate import best_admitted
 from adaverify_verification import DRAFTER, CostModel, ManagerOptions, RatioPolicy, VerificationManager
@@ -165,6 +166,8 @@ def outcome_of(landed: Landed) -> StepOutcome:
 
 class OurSteps:
     """Runs one of our arms: a replay a step, launched one ahead."""
+
+    ahead = AHEAD
 
     def __init__(self, deck: Deck, chooser: Chooser) -> None:
         self._deck, self._chooser = deck, chooser

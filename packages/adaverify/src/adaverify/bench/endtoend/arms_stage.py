@@ -9,7 +9,13 @@ from typing import Any
 import numpy as np
 
 from adaverify.bench.endtoend.arms import Adaptive, Fixed, Oracle, OurSteps
-from adaverify.bench.endtoend.baseline import BaselineSteps, BodyGraphs
+from adaverify.bench.endtoend.baseline import (
+    PUBLISHED,
+    PUBLISHED_AHEAD,
+    PUBLISHED_FIXED,
+    BaselineSteps,
+    BodyGraphs,
+)
 from adaverify.bench.endtoend.curve import table_of
 from adaverify.bench.endtoend.deck import Curve, Deck
 from adaverify.bench.endtoend.rounds import Round, Steps, check_arm, run_round
@@ -33,8 +39,9 @@ def make_arms(deck: Deck, graphs: BodyGraphs, curve: Curve) -> dict[str, Steps]:
     arms["adaptive"] = OurSteps(deck, Adaptive(deck))
     arms["oracle-budget"] = OurSteps(deck, Oracle(deck, curve, ranked=True))
     arms["oracle"] = OurSteps(deck, Oracle(deck, curve, ranked=False))
-    arms["baseline-fixed"] = BaselineSteps(deck, graphs, None)
-    arms["baseline-adaptive"] = BaselineSteps(deck, graphs, curve)
+    arms[PUBLISHED_FIXED] = BaselineSteps(deck, graphs, None)
+    arms[PUBLISHED] = BaselineSteps(deck, graphs, curve, waits=True)
+    arms[PUBLISHED_AHEAD] = BaselineSteps(deck, graphs, curve)
     return arms
 
 
@@ -115,7 +122,8 @@ def ratios(rounds: dict[str, list[Round]], drafts: int) -> dict[str, dict[str, f
     """Return ratios of rates round by round: median and quartiles.
 
     ``adaptive/best`` is against the best of none and the fixed arms, chosen by its median over all rounds;
-    regrets are against the two oracles.
+    regrets are against the two oracles. ``gain over ...`` is what adaptive gains over full verification, over
+    what that arm of the published arrangement gains over its own.
     """
     rates = {name: np.array([one.tokens / one.seconds for one in found]) for name, found in rounds.items()}
     plain = ["none", *(f"fixed-{count}" for count in range(1, drafts + 1))]
@@ -127,14 +135,18 @@ def ratios(rounds: dict[str, list[Round]], drafts: int) -> dict[str, dict[str, f
         "adaptive/best": ("adaptive", best),
         "adaptive/oracle-budget": ("adaptive", "oracle-budget"),
         "adaptive/oracle": ("adaptive", "oracle"),
-        "adaptive/baseline-adaptive": ("adaptive", "baseline-adaptive"),
-        f"{full}/baseline-fixed": (full, "baseline-fixed"),
-        f"baseline-adaptive/{full}": ("baseline-adaptive", full),
-        "baseline-adaptive/baseline-fixed": ("baseline-adaptive", "baseline-fixed"),
+        f"{full}/{PUBLISHED_FIXED}": (full, PUBLISHED_FIXED),
     }
+    for name in (PUBLISHED, PUBLISHED_AHEAD):
+        pairs[f"adaptive/{name}"] = ("adaptive", name)
+        pairs[f"{name}/{full}"] = (name, full)
+        pairs[f"{name}/{PUBLISHED_FIXED}"] = (name, PUBLISHED_FIXED)
+    divided = {name: rates[above] / rates[below] for name, (above, below) in pairs.items()}
+    for name in (PUBLISHED, PUBLISHED_AHEAD):
+        divided[f"gain over {name}"] = divided[f"adaptive/{full}"] / divided[f"{name}/{PUBLISHED_FIXED}"]
     found: dict[str, dict[str, float]] = {}
-    for name, (above, below) in pairs.items():
-        one = sample((rates[above] / rates[below]).tolist())
+    for name, values in divided.items():
+        one = sample(values.tolist())
         found[name] = {"median": one.median, "low": one.low, "high": one.high}
     found["best"] = {"drafts": float(plain.index(best))}
     return found

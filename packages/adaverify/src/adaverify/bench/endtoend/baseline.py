@@ -5,6 +5,10 @@ at padded token counts. Confidences go to the host through pinned buffers in tur
 host keeps them in a dictionary by request, looks at every budget, and ranks drafts by a sort on the device. A
 single request takes the uniform path, whose lengths the host knows. Rows are one query token each. Model,
 records and step times are ours.
+
+As it was published, the confidences of the drafts that a step will verify are copied at the end of the step
+before, the copy is waited for, and only then is the step sized, ranked, laid out and launched. A stronger
+variant launches one step ahead and sizes by the confidences of the step before: nothing on the device waits.
 """
 
 from __future__ import annotations
@@ -21,10 +25,18 @@ import torch
 from adaverify.bench.endtoend.deck import Curve, Deck, tier_of
 from adaverify.bench.endtoend.rounds import Seen
 from adaverify_contracts import CapturedGraph, DecodeRows, GraphBackend
+from adaverify_engine.pipeline import AHEAD
 from adaverify_graphs import CudaGraphBackend, EagerBackend, capture_query_lens
 from adaverify_metadata import TailHeavySchedule
 from adaverify_runtime import Staged
 from adaverify_verification import Assignment
+
+PUBLISHED = "published"
+"""As published: waits for the confidences of the drafts that it is to verify before it launches anything."""
+PUBLISHED_AHEAD = "published-ahead"
+"""The same, launched one step ahead, by the confidences of the step before."""
+PUBLISHED_FIXED = "published-fixed"
+"""Verifies everything, one step ahead: no confidence is needed, so none is copied or waited for."""
 
 BUFFERS = 3
 """Two steps under way and one that is read: the confidences of a step are never overwritten before that."""
@@ -149,7 +161,7 @@ class _Launched:
     entry: int
     budget: int
     tier: int
-    marks: tuple[Any, Any] | None
+    fresh: torch.Tensor | None
 
 
 class BaselineSteps:
@@ -160,10 +172,11 @@ class BaselineSteps:
         graphs: the model alone.
         curve: step times; None verifies everything, as a fixed K does.
         budget: runs this budget whatever was decided, for comparing equal steps.
-        marked: time the model of every step where it stands, by an event on either side of it.
+        waits: copy the next drafts' confidences at the end of each step and launch nothing before they have
+            arrived; needs ``curve``.
 
     Attributes:
-        model_seconds: of the model alone, one for each step that landed since the round began.
+        ahead: steps under way at once.
     """
 
     def __init__(
@@ -173,10 +186,10 @@ class BaselineSteps:
         curve: Curve | None,
         *,
         budget: int | None = None,
-        marked: bool = False,
+        waits: bool = False,
     ) -> None:
-        self.model_seconds: list[float] = []
-        self._marked = marked
+        self.ahead = 1 if waits else AHEAD
+        self._waits = waits
         self._deck, self._graphs, self._curve = deck, graphs, curve
         self._given = budget
         self._drafts, self._requests = deck.limits.draft_tokens, deck.requests
@@ -202,7 +215,6 @@ class BaselineSteps:
         """Begin a round; nothing is known of its requests."""
         self._deck.open_round(starts)
         self._known.clear()
-        self.model_seconds.clear()
         self._budget = self._everything
 
     def __len__(self) -> int:
@@ -228,27 +240,27 @@ class BaselineSteps:
             admitted = _admit(confidences, budget)
         self._graphs.admitted.copy_(admitted)
         self._graphs.metadata(admitted + 1, tokens, tier, kv)
-        before = self._mark()
         self._graphs.replay(tier)
-        marks = None if before is None else (before, self._mark())
         accepted = torch.minimum(admitted, tables.accepted[cursor])
         self._advance(cursor, accepted, kv)
         self._decided[entry].copy_(torch.stack([admitted, accepted]), non_blocking=True)
-        if confidences is not None:
+        fresh = torch.sigmoid(tables.scores[slots.cursor[:requests].long()]) if self._waits else None
+        if confidences is not None and fresh is None:
             self._confidences[entry].copy_(confidences, non_blocking=True)
         if self._events[entry] is not None:
             self._events[entry].record()
-        self._flying.append(_Launched(entry, budget, tier, marks))
+        self._flying.append(_Launched(entry, budget, tier, fresh))
 
     def land(self) -> Seen:
         """Wait for the oldest step, file its confidences by request and decide the next budget."""
         step = self._flying.popleft()
         asked = perf_counter()
-        if self._events[step.entry] is not None:
+        if step.fresh is not None:
+            # The copy that blocks: it waits for the whole step, and what was decided has arrived before it.
+            self._confidences[step.entry].copy_(step.fresh)
+        elif self._events[step.entry] is not None:
             self._events[step.entry].synchronize()
         now = perf_counter()
-        if step.marks is not None:
-            self.model_seconds.append(_between(*step.marks))
         admitted, accepted = self._decided[step.entry].numpy().copy()
         if self._curve is not None:
             rows = self._confidences[step.entry].numpy()
@@ -260,16 +272,6 @@ class BaselineSteps:
     def positions(self) -> np.ndarray:
         """Return int64 [R], where the device says that each request stands; waits."""
         return self._deck.state.slots.cursor[: self._requests].cpu().numpy().astype(np.int64)
-
-    def _mark(self) -> Any:
-        """Return an event on the current stream, a clock time on a CPU; None where no marks are wanted."""
-        if not self._marked:
-            return None
-        if self._deck.ground.kind == "cpu":
-            return perf_counter()
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record()
-        return event
 
     def _decide(self, curve: Curve) -> int:
         """Return the budget of the best estimated tokens a second, over every budget."""
@@ -286,13 +288,6 @@ class BaselineSteps:
         slots.cursor[:count].copy_(torch.where(moved >= end, moved - end + begin, moved))
         length = kv + accepted + 1
         slots.kv_len[:count].copy_(torch.where(length > state.bound, state.context, length))
-
-
-def _between(before: Any, after: Any) -> float:
-    """Return seconds between two marks that have both been reached."""
-    if isinstance(before, float):
-        return float(after - before)
-    return 1e-3 * float(before.elapsed_time(after))
 
 
 def _admit(confidences: torch.Tensor, budget: int) -> torch.Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
@@ -10,10 +9,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 
 from adaverify.bench.endtoend.ground import Ground
 from adaverify.bench.endtoend.sources import MadeBody
+from adaverify.bench.endtoend.stamps import Stamps
 from adaverify_contracts import EngineError, Plan, StepState
 from adaverify_engine.recorded import Flight, RecordedState, RecordedStep
 from adaverify_engine.results import ResultRing
@@ -81,6 +80,7 @@ class Deck:
         made: the model with its caches; the ground's when None.
         tiers: token counts to capture; ``wanted_tiers`` when None.
         level: graph level of the settings; the highest available when None.
+        stamps: marks the model, or the whole, of every captured step; none are there when None.
 
     Raises:
         EngineError: nothing could be captured, or a size that is needed failed.
@@ -96,12 +96,13 @@ class Deck:
         made: MadeBody | None = None,
         tiers: tuple[int, ...] | None = None,
         level: str | None = None,
+        stamps: Stamps | None = None,
     ) -> None:
         self.ground, self.requests = ground, requests
         self.context = ground.context if context is None else context
         self.limits = ground.limits(requests, self.context)
         made = ground.body() if made is None else made
-        self.body = made.body
+        self.body = made.body if stamps is None else stamps.body(made.body)
         wanted = wanted_tiers(requests, self.limits.draft_tokens) if tiers is None else tiers
         with _unpriced_for_now():
             self.verifier: Verifier = assemble(
@@ -119,7 +120,8 @@ class Deck:
         self.ring = ResultRing(self.limits, ground.device)
         self.flight = Flight(self.verifier, self.ring)
         step = RecordedStep(self.body, self.verifier, self.state, self.ring.device_results)
-        report = self.verifier.capture(step.run, dict.fromkeys(wanted, 1.0), prologue=step.prologue)
+        run, prologue = (step.run, step.prologue) if stamps is None else stamps.around(step)
+        report = self.verifier.capture(run, dict.fromkeys(wanted, 1.0), prologue=prologue)
         self.report = _complete(report)
         self.tiers = tuple(tier for tier in self.verifier.tiers if tier >= requests)
         self._slots = np.arange(requests, dtype=np.int64)
@@ -168,9 +170,7 @@ class Deck:
     def close(self) -> None:
         """Give back graphs and buffers."""
         self.verifier.close()
-        gc.collect()
-        if self.ground.device.type == "cuda":
-            torch.cuda.empty_cache()
+        self.ground.release()
 
 
 @contextmanager

@@ -88,13 +88,17 @@ class Ground:
         )
         if self._body is None or self._asked != asked:
             self._body = None
-            gc.collect()
-            if self.kind == "cuda":
-                torch.cuda.empty_cache()
+            self.release()
             limits, capability = self.limits(*asked), self.options.capability
             self._body = sources.make_body(self.model, limits, self.device, self.plugins, capability)
             self._asked = asked
         return self._body
+
+    def release(self) -> None:
+        """Give memory that nobody holds back to the device."""
+        gc.collect()
+        if self.kind == "cuda":
+            torch.cuda.empty_cache()
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any
 
@@ -10,13 +11,16 @@ from adaverify.bench.endtoend.deck import Deck
 from adaverify.bench.endtoend.ground import Ground
 from adaverify.bench.endtoend.rounds import check_arm, run_round
 from adaverify.bench.timing import sample
-from adaverify_contracts import BenchmarkOptions
+from adaverify_contracts import LimitsError
 
 CONTEXTS = {"cuda": (2048, 8192, 32768), "cpu": (32, 64)}
 REQUESTS = {"cuda": 64, "cpu": 4}
 STRATEGIES = ("flatten", "paired")
 SECONDS = {"cuda": 0.25, "cpu": 0.0}
 LEAST = {"cuda": 6, "cpu": 3}
+# Weights and caches take so much of the device at most; a step's tensors, both strategies' graphs and the
+# driver need the rest.
+FILLED = 0.9
 
 
 def strategies(ground: Ground) -> tuple[str | None, ...]:
@@ -30,18 +34,47 @@ def strategies(ground: Ground) -> tuple[str | None, ...]:
     return STRATEGIES if fit.issuperset(STRATEGIES) else (None,)
 
 
-def paired_requests(options: BenchmarkOptions, kind: str) -> int:
-    """Return the number of requests: the named one of these sizes, or the default."""
-    return options.requests[-1] if options.requests else REQUESTS[kind]
+def paired_cases(requests: Sequence[int], kind: str) -> Iterator[str]:
+    """Yield cases, requests and context: those numbers of requests, or the default where there are none."""
+    for count in requests or (REQUESTS[kind],):
+        for context in CONTEXTS[kind]:
+            yield f"{count} x {context}"
 
 
-def measure_paired(ground: Ground, context: int) -> dict[str, Any]:
+def parsed(case: str) -> tuple[int, int]:
+    """Return the requests and the context of a case."""
+    count, context = case.split(" x ")
+    return int(count), int(context)
+
+
+def require_room(ground: Ground, requests: int, context: int) -> int:
+    """Return the bytes of weights and caches, or refuse a case before anything is allocated.
+
+    Raises:
+        LimitsError: they do not fit the device with room for a step's tensors.
+    """
+    limits, capability = ground.limits(requests, context), ground.options.capability
+    page = limits.page_size * ground.model.layers * ground.model.cache_entry_bytes
+    fixed, a_request = 2 * ground.model.parameters + page, limits.table_width * page
+    needed, room = fixed + requests * a_request, FILLED * capability.memory_bytes
+    if room and needed > room:
+        raise LimitsError(
+            f"{requests} requests of context {context} do not fit the device",
+            arrived=f"{needed / 1e9:.1f} GB of weights and caches, {a_request / 1e9:.2f} GB a request",
+            allowed=f"{FILLED:.0%} of {capability.memory_bytes / 1e9:.1f} GB",
+            remedy=f"take at most {max(0, int((room - fixed) // a_request))} requests at this context",
+        )
+    return needed
+
+
+def measure_paired(ground: Ground, requests: int, context: int) -> dict[str, Any]:
     """Time full and half budgets with each strategy on one batch; returns JSON-ready results.
 
     Raises:
+        LimitsError: the batch does not fit the device.
         WrongValueError: a step is not what the records say.
     """
-    requests = paired_requests(ground.options, ground.kind)
+    needed = require_room(ground, requests, context)
     drafts = ground.text.drafts
     made = ground.body(requests, context)
     tiers = (requests * (drafts + 1) // 2, requests * (drafts + 1))
@@ -53,6 +86,7 @@ def measure_paired(ground: Ground, context: int) -> dict[str, Any]:
         return {
             "requests": requests,
             "context": context,
+            "bytes": needed,
             "rounds": ground.options.repeat,
             "tiers": {str(tier): _at(decks, tier) for tier in tiers},
         }

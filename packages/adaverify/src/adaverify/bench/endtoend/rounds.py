@@ -1,4 +1,4 @@
-"""One round of one arm: launched one ahead, counted once it runs steadily, checked against the records."""
+"""One round of one arm: counted once it runs steadily, checked against the records."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import numpy as np
 
 from adaverify.bench.endtoend.text import Cursors, Text
 from adaverify_contracts import WrongValueError
-from adaverify_engine.pipeline import AHEAD
 
 SETTLE = 4
 """Steps of a round before counting begins: they fill the pipeline, and their budgets read nothing yet."""
@@ -39,7 +38,13 @@ class Seen:
 
 
 class Steps(Protocol):
-    """An arm that can run."""
+    """An arm that can run.
+
+    Attributes:
+        ahead: steps that are launched before the oldest is read.
+    """
+
+    ahead: int
 
     def open(self, starts: np.ndarray) -> None:
         """Begin a round with requests at ``starts``; nothing is under way."""
@@ -124,7 +129,7 @@ def run_round(
     read, since, host = 0, 0.0, 0.0
     while found.steps < least or found.tokens < tokens:
         begun = perf_counter()
-        while len(steps) < AHEAD:
+        while len(steps) < steps.ahead:
             steps.launch()
         seen = steps.land()
         host = perf_counter() - begun - seen.waited

@@ -15,9 +15,10 @@ from adaverify.bench.endtoend.baseline import BodyGraphs
 from adaverify.bench.endtoend.curve import measure_curve, table_of
 from adaverify.bench.endtoend.deck import Deck
 from adaverify.bench.endtoend.figures import draw
+from adaverify.bench.endtoend.gaps import measure_gaps
 from adaverify.bench.endtoend.ground import Ground, open_ground
 from adaverify.bench.endtoend.proof import prove_steps
-from adaverify.bench.endtoend.shares import measure_shares
+from adaverify.bench.endtoend.shares import OURS, THEIRS, measure_shares
 from adaverify.bench.endtoend.store import Store
 from adaverify.bench.endtoend.tables import result_of
 from adaverify.hooks import STAGES
@@ -46,7 +47,7 @@ def run(options: BenchmarkOptions) -> BenchmarkResult:
     try:
         for done, (stage, case) in enumerate(cases):
             options.progress(done, len(cases), f"{stage} {case}")
-            if _stands(store, ground, stage, case) and not options.again:
+            if store.get(stage, case) is not None and not options.again:
                 bench.tell(f"{stage} {case}: kept from before")
                 continue
             bench.tell(f"{stage} {case}")
@@ -66,14 +67,6 @@ def run(options: BenchmarkOptions) -> BenchmarkResult:
     return result_of(store, ground)
 
 
-def _stands(store: Store, ground: Ground, stage: str, case: str) -> bool:
-    """Return whether a case is kept; that of pairs, named by its context, only for the same requests."""
-    kept = store.get(stage, case)
-    if kept is None or stage != "paired":
-        return kept is not None
-    return bool(kept["requests"] == paired.paired_requests(ground.options, ground.kind))
-
-
 def _without_frames(error: Exception) -> Exception:
     """Return an error that no longer holds the frames it passed, and with them the model and its graphs."""
     link: BaseException | None = error
@@ -89,11 +82,13 @@ def _cases(ground: Ground, stages: tuple[str, ...]) -> Iterator[tuple[str, str]]
         for stage in PER_REQUESTS:
             if stage in stages:
                 yield stage, str(requests)
+    # These take minutes a size: several only where the stage was asked for.
+    named = ground.options.requests if ground.options.stages else ()
     if "capture" in stages:
-        yield "capture", str(ladders.REQUESTS[ground.kind])
+        for requests in named or (ladders.REQUESTS[ground.kind],):
+            yield "capture", str(requests)
     if "paired" in stages:
-        for context in paired.CONTEXTS[ground.kind]:
-            yield "paired", str(context)
+        yield from (("paired", case) for case in paired.paired_cases(named, ground.kind))
 
 
 class _Bench:
@@ -115,7 +110,8 @@ class _Bench:
         begun = perf_counter()
         if stage == "paired":
             self.close()
-            value = paired.measure_paired(self._ground, int(case))
+            requests, context = paired.parsed(case)
+            value = paired.measure_paired(self._ground, requests, context)
         elif stage == "capture":
             self.close()
             value = ladders.measure_capture(self._ground, int(case))
@@ -134,15 +130,17 @@ class _Bench:
         return measure_arms(self.deck(requests), self.graphs(requests), self._curve_of(requests), self.tell)
 
     def shares(self, requests: int) -> dict[str, Any]:
-        """Return equal budgets, and the proof that a step is one launch."""
-        deck, graphs = self.deck(requests), self.graphs(requests)
-        curve = deck.price(table_of(deck, self._curve_of(requests)))
-        found = measure_shares(deck, graphs, curve)
+        """Return equal budgets, the proof that a step is one launch, and the stretches between steps."""
+        deck, measured = self.deck(requests), self._curve_of(requests)
+        found = measure_shares(deck, measured)
         for budget, one in found["budgets"].items():
-            beside = [f"{name} {one[name]['beside_model_us']:.0f} us" for name in ("ours", "baseline")]
-            ratio = one["ratio"]["median"]
-            self.tell(f"budget {budget}: step ratio {ratio:.4f}, beside the model {', '.join(beside)}")
-        return {**found, "proof": prove_steps(deck)}
+            beside = [f"{name} {one[name]['beside_model_us']:.0f} us" for name in (OURS, *THEIRS)]
+            ratios = ", ".join(f"{one[name]['step_ratio']['median']:.4f}" for name in THEIRS)
+            self.tell(f"budget {budget}: step ratios {ratios}, beside the model {', '.join(beside)}")
+        gaps = measure_gaps(deck, table_of(deck, measured))
+        if gaps is not None:
+            self.tell(f"between steps: {gaps['gap_us']:.0f} us, longest {gaps['longest_gap_us']:.0f} us")
+        return {**found, "gaps": gaps, "proof": prove_steps(deck)}
 
     def deck(self, requests: int) -> Deck:
         """Return captured steps of ``requests``; others are given up."""

@@ -9,7 +9,8 @@ from typing import Any
 from adaverify_contracts import AdaverifyError
 
 FORMAT = "adaverify-endtoend"
-VERSION = 1
+VERSION = 2
+"""1 had one arm of the published arrangement, called baseline, and took the model of one arm from all."""
 
 
 class Store:
@@ -59,11 +60,11 @@ class Store:
     def _read(self) -> dict[str, Any]:
         try:
             value: dict[str, Any] = json.loads(self._path.read_text(encoding="utf-8"))
-            known = (value["format"], value["version"]) == (FORMAT, VERSION)
+            found = (value["format"], value["version"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise self._refused(f"{type(error).__name__}: {error}") from error
-        if not known:
-            raise self._refused("another format or version")
+        if found != (FORMAT, VERSION):
+            raise self._refused(f"{found[0]} of version {found[1]}")
         mine, theirs = self._value["identity"], value["identity"]
         other = {name: theirs.get(name) for name in mine if theirs.get(name) != mine[name]}
         if other:
@@ -74,6 +75,6 @@ class Store:
         return AdaverifyError(
             f"the results in {self._path} cannot be continued",
             arrived=arrived,
-            allowed="a file that this benchmark wrote, of the same device, records, context and model",
+            allowed=f"a {FORMAT} file of version {VERSION}, of the same device, records, context and model",
             remedy="choose another folder with --out, or remove the file",
         )

@@ -7,6 +7,8 @@ from statistics import median
 from typing import Any
 
 from adaverify.bench.endtoend.ground import Ground
+from adaverify.bench.endtoend.row_costs import row_cost_facts
+from adaverify.bench.endtoend.shares import OURS, THEIRS
 from adaverify.bench.endtoend.store import Store
 from adaverify_contracts import AdaverifyError, BenchmarkCell, BenchmarkColumn, BenchmarkResult
 
@@ -21,6 +23,8 @@ _NAMES = (
     ("verified_a_step", "drafts", True),
     ("waste", "share", True),
     ("beside_model_us", "us", True),
+    ("model_us", "us", True),
+    ("host_us", "us", True),
     ("tokens_per_s_low", "1/s", False),
     ("tokens_per_s_high", "1/s", False),
     ("step_us_low", "us", False),
@@ -64,13 +68,17 @@ def result_of(store: Store, ground: Ground) -> BenchmarkResult:
         cache="warm: graphs were replayed before; arms take turns over the same starts and the same text",
         notes=(
             "arms, ratio: tokens a second against the fixed arm of all K, round by round, median",
-            "shares, ratio: the published arrangement's step time over ours at the same budget",
-            "shares, beside_model_us: a step less the captured model alone, timed over the same text",
+            (
+                "published: waits for the confidences of the drafts it verifies before it launches; "
+                "published-ahead: launched one step ahead, by those of the step before"
+            ),
+            "shares, ratio: step time of that form of the published arrangement over ours, same budget",
+            "shares, beside_model_us: from the end of a step's model to the begin of the next, by the device",
             "drafting is recorded and costs nothing in any arm",
             "model: " + ", ".join(f"{name} {value}" for name, value in ground.model.as_dict().items()),
             "both oracles know the outcome: oracle-budget ranks by raw confidence, oracle wastes nothing",
         ),
-        facts=store.as_dict(),
+        facts={**store.as_dict(), **row_cost_facts(store, ground)},
     )
 
 
@@ -106,21 +114,15 @@ def _arms(store: Store) -> Iterator[Row]:
 def _shares(store: Store) -> Iterator[Row]:
     for case, found in store.stage("shares").items():
         for budget, one in found["budgets"].items():
-            for name in ("ours", "baseline"):
+            for name in (OURS, *THEIRS):
                 shown = {key: one[name][key] for key, _, _ in _NAMES if key in one[name]}
                 yield {
                     "stage": "shares",
                     "case": f"{case} requests",
                     "variant": f"{name}, budget {budget}",
-                    "ratio": one["ratio"]["median"] if name == "ours" else None,
+                    "ratio": None if name == OURS else one[name]["step_ratio"]["median"],
                     **shown,
                 }
-            yield {
-                "stage": "shares",
-                "case": f"{case} requests",
-                "variant": f"model alone, budget {budget}",
-                "step_us": one["model_us"],
-            }
 
 
 def _paired(store: Store) -> Iterator[Row]:
@@ -131,7 +133,7 @@ def _paired(store: Store) -> Iterator[Row]:
                     continue
                 yield {
                     "stage": "paired",
-                    "case": f"context {case}",
+                    "case": f"{case} context",
                     "variant": f"{name}, {tier} tokens",
                     "ratio": one["ratio"]["median"] if name == "paired" else None,
                     **{key: times[key] for key, _, _ in _NAMES if key in times},

@@ -1,0 +1,1 @@
+"""The device's clock, written where a captured step comes by."""
