@@ -24,12 +24,12 @@ BUILT_INS = ("capability", "engine", "graphs", "reference", "verification")
 class TinyPlugin:
     """Registers the tiny model under the default name, so that commands need no option to find it."""
 
-    def __init__(self, load=tiny_model, name=session.MODEL):
-        self.load, self.name = load, name
+    def __init__(self, load=tiny_model, name=session.MODEL, geometry=None):
+        self.load, self.name, self.geometry = load, name, geometry
 
     @hookimpl
     def adaverify_register_models(self):
-        return (ModelDescriptor(self.name, "two layers", self.load),)
+        return (ModelDescriptor(self.name, "two layers", self.load, self.geometry),)
 
 
 @pytest.fixture(scope="session")
@@ -109,10 +109,13 @@ def install(monkeypatch):
 
 @pytest.fixture
 def tiny(install):
-    """Return a function that installs the tiny model, or one loaded by ``load``, and further plugins."""
+    """Return a function that installs the tiny model, or one loaded by ``load``, and further plugins.
 
-    def installed(*plugins, load=tiny_model):
-        install(TinyPlugin(load), *plugins)
+    ``geometry`` is what its descriptor says of it.
+    """
+
+    def installed(*plugins, load=tiny_model, geometry=None):
+        install(TinyPlugin(load, geometry=geometry), *plugins)
 
     installed()
     return installed

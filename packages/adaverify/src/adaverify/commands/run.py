@@ -25,6 +25,7 @@ from adaverify.options import (
     Offline,
     Tokens,
 )
+from adaverify.outset import MODEL, Choice, Outset
 from adaverify.pricing import Job, Prices, find_prices, share_of_measuring
 from adaverify.prompting import encode_prompts, take_prompts
 from adaverify.rivals import fixed_engines, require_fewer, rival_engines, rival_names
@@ -38,13 +39,7 @@ from adaverify.running import (
     trace_failure,
     trace_writer,
 )
-from adaverify.session import (
-    MODEL,
-    Choice,
-    Session,
-    open_session,
-    table_path,
-)
+from adaverify.session import Session, load_named, load_session, prepare, table_path
 from adaverify.usage import LARGEST_SEED, finite_temperature, path
 from adaverify_contracts import AdaverifyError
 from adaverify_engine import Engine, Sampling
@@ -121,17 +116,21 @@ def run(
     texts, places = take_prompts(prompts, count)
     sampling = sampling_of(len(texts), tokens, temperature, seed, trim_invariant=trim_invariant)
     if trace is not None:
-        _check_trace(trace, modes)
-    choice = Choice(model, drafter, device, dtype, draft_tokens, seed, offline, calibration)
+        _check_trace(trace, "--trace", modes)
     counts = sorted(set(fixed or ()))
     require_fewer(counts, draft_tokens)
+    outset = prepare(Choice(model, drafter, device, dtype, draft_tokens, seed, offline, calibration))
+    trace = trace or _preset_trace(outset, modes)
+    at_once = _concurrency(outset, concurrency, len(texts))
+    # A prompt has a token at least; how many more, and whether rivals run, only the model tells.
+    outset.require_sizes(at_once, 1 + tokens, len(modes) + len(counts))
+    _check_table(outset, at_once, modes)
     with progress() as display:
         course = Course(display)
-        session = open_session(choice, course.stage(f"loading {model}", LOADED))
-        trace = trace or _preset_trace(session, modes)
+        session = load_session(outset, course.stage(f"loading {model}", LOADED))
         ids = encode_prompts(session, texts, places, tokens, chat)
         session = session.sized(
-            _concurrency(session, concurrency, len(texts)),
+            at_once,
             max(map(len, ids)) + tokens,
             len(modes) + len(counts) + sum(map(len, rival_names(session, modes).values())),
         )
@@ -202,7 +201,7 @@ def _compare(
     return result, engines, prices
 
 
-def _check_trace(path: Path, modes: tuple[Mode, ...]) -> None:
+def _check_trace(path: Path, option: str, modes: tuple[Mode, ...]) -> None:
     if "adaptive" not in modes:
         raise AdaverifyError(
             "a trace holds the steps of the mode adaptive, which does not run",
@@ -210,17 +209,27 @@ def _check_trace(path: Path, modes: tuple[Mode, ...]) -> None:
             allowed="modes that include adaptive",
             remedy="add --mode adaptive, or leave out --trace",
         )
-    require_writable(path, "--trace")
+    require_writable(path, option)
     require_trace(path)
 
 
-def _preset_trace(session: Session, modes: tuple[Mode, ...]) -> Path | None:
+def _preset_trace(outset: Outset, modes: tuple[Mode, ...]) -> Path | None:
     """Return the trace that the settings ask for, where there is anything to trace."""
-    return session.settings.paths.trace if "adaptive" in modes else None
+    path = outset.settings.paths.trace if "adaptive" in modes else None
+    if path is not None:
+        _check_trace(path, "ADAVERIFY_PATHS_TRACE", modes)
+    return path
 
 
-def _concurrency(session: Session, asked: int | None, prompts: int) -> int:
-    wanted = asked or session.concurrency
+def _check_table(outset: Outset, concurrency: int, modes: tuple[Mode, ...]) -> None:
+    """Refuse a cost table that the user named and that cannot serve, where it would be read."""
+    path = outset.settings.paths.cost_table
+    if path is not None and "adaptive" in modes and outset.options.draft_tokens > 0:
+        load_named(path, outset.fingerprint(concurrency))
+
+
+def _concurrency(outset: Outset, asked: int | None, prompts: int) -> int:
+    wanted = asked or outset.concurrency
     if asked is not None and wanted > prompts:
         runs = "runs" if prompts == 1 else "run"
         note(
