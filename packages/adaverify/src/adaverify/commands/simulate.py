@@ -295,8 +295,8 @@ def _render(report: dict[str, Any], results: dict[int, dict[str, ArmResult]]) ->
         )
         for one in report["table"]["times"]
     ]
-    columns = ("requests", "KV length", "no drafts", "all drafts", "drafting", "where from")
-    out().print(table("Step times used, ms", columns, times))
+    heads = ("requests", "KV length", "no drafts", "all drafts", "drafting", "where from")
+    out().print(table("Step times used, ms", heads, times))
     for requests, found in results.items():
         best = max(one.tokens_per_second for one in found.values())
         rows = [

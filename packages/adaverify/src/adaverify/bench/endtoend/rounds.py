@@ -11,7 +11,7 @@ import numpy as np
 
 from adaverify.bench.endtoend.text import Cursors, Text
 from adaverify_contracts import WrongValueError
-from adaverify_engine.pipeline import AHEAD
+from adaverify_engine.flight import AHEAD
 
 SETTLE = 4
 """Steps of a round before counting begins: they fill the pipeline, and their budgets read nothing yet."""
