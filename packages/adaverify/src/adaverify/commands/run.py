@@ -10,6 +10,7 @@ import typer
 from adaverify.affordable import job_steps
 from adaverify.console import CHECK_FAILED, count_of, emit_json, err, note, progress, reports_errors, table
 from adaverify.course import LOADED, Course
+from adaverify.crowding import CROWDED, crowding, load_average
 from adaverify.files import require_writable
 from adaverify.options import (
     MODES,
@@ -112,6 +113,7 @@ def run(
     Exits with 1 when the modes' greedy or trim-invariant tokens differ in float32 for another reason than a
     near-tie.
     """
+    load = load_average()
     modes = tuple(name for name in MODES if name in mode) if mode else MODES
     texts, places = take_prompts(prompts, count)
     sampling = sampling_of(len(texts), tokens, temperature, seed, trim_invariant=trim_invariant)
@@ -144,9 +146,11 @@ def run(
         }
         steps = job_steps(len(modes), rounds + WARMUP, len(ids), session.options.max_requests, tokens)
         job = Job("adaptive" in modes, measure, steps)
-        result, engines, prices = _compare(session, modes, counts, ids, sampling, sizes, trace, job, course)
+        result, engines, prices, crowded = _compare(
+            session, modes, counts, ids, sampling, sizes, trace, job, course, load
+        )
     _forget_stray_table(session, engines)
-    report = build_report(session, result, engines, texts, sizes, prices)
+    report = build_report(session, result, engines, texts, sizes, prices, [crowded] if crowded else [])
     if json:
         emit_json(report)
     else:
@@ -167,8 +171,9 @@ def _compare(
     trace: Path | None,
     job: Job,
     course: Course,
-) -> tuple[Comparison, dict[str, Engine], Prices]:
-    """Run the modes; return the comparison, the engines that ran and where the prices came from."""
+    load: float,
+) -> tuple[Comparison, dict[str, Engine], Prices, str]:
+    """Run the modes; return the comparison, the engines that ran, the origin of the prices and a warning."""
     with trace_writer(trace, session, sizes | {"prompts": len(ids)}) as writer:
         until = LOADED + (1.0 - LOADED) * share_of_measuring(session, job)
         prices = find_prices(session, job, course, until=until)
@@ -182,6 +187,11 @@ def _compare(
         )
         for line in engines[modes[0]].verifier.report.warnings:
             note(line)
+        crowded = crowding(session.options.device, load, prices)
+        if crowded:
+            note(crowded)
+            for engine in engines.values():
+                engine.verifier.manager.note(0, CROWDED)
         live = Live(engines)
         show, finished = course.stage("running", note=live), 0
 
@@ -198,7 +208,7 @@ def _compare(
             course.stop()
             _say_partial(live, finished, (sizes["rounds"] + WARMUP) * len(engines), len(engines))
             raise
-    return result, engines, prices
+    return result, engines, prices, crowded
 
 
 def _check_trace(path: Path, option: str, modes: tuple[Mode, ...]) -> None:
