@@ -113,6 +113,15 @@ def test_a_trace_of_the_settings_is_tried_first(invoke, monkeypatch):
     refused(invoke("run"), "ADAVERIFY_PATHS_TRACE cannot be written", "No such file")
 
 
+@pytest.mark.usefixtures("declared")
+@pytest.mark.parametrize("command", [("run",), ("profile",), ("calibrate",), ("run", "--mode", "none")])
+def test_what_keeps_a_verifier_from_being_assembled_is_said_at_once(invoke, monkeypatch, command):
+    """Every reason in one message: curing the first one would not meet the next."""
+    monkeypatch.setenv("ADAVERIFY_DEVICE_STRATEGY", "ghost")
+    monkeypatch.setenv("ADAVERIFY_PLANNER_POLICY", "astrology")
+    refused(invoke(*command), "no verifier can be assembled here", "ghost", "no policy is named 'astrology'")
+
+
 def test_sizes_known_beforehand_are_those_of_the_session(tiny):
     """What was checked before loading is what serves afterwards."""
     tiny(geometry=GEOMETRY)

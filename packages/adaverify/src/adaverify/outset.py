@@ -13,6 +13,7 @@ from adaverify.drafting import DRAFTER, Drafting, choose_drafting, require_known
 from adaverify.sizing import require_cache, require_room, sized_options
 from adaverify_contracts import (
     Capability,
+    CapabilityError,
     DrafterDescriptor,
     LoadedModel,
     ModelGeometry,
@@ -22,7 +23,7 @@ from adaverify_contracts import (
 )
 from adaverify_engine import EngineOptions
 from adaverify_engine.profiling import fingerprint
-from adaverify_runtime import PluginManager, Settings, check_calibration, doctor
+from adaverify_runtime import Mode, PluginManager, Settings, check_calibration, doctor
 from adaverify_verification import Fingerprint
 
 MODEL = "smollm2-135m"
@@ -132,17 +133,25 @@ class Outset:
         return self.drafting or _drafting(self, geometry)
 
 
-def outset_of(choice: Choice, settings: Settings, plugins: PluginManager, load: Load | None = None) -> Outset:
+def outset_of(
+    choice: Choice,
+    settings: Settings,
+    plugins: PluginManager,
+    *,
+    mode: Mode = "fixed",
+    load: Load | None = None,
+) -> Outset:
     """Return what is known before the model is loaded; refuse what cannot be.
 
     Args:
         choice: what the user asked for.
         settings, plugins: of this process.
+        mode: the mode to come that asks most of the device.
         load: loads the model in place of the registered one of that name.
 
     Raises:
         UnknownNameError: no model or drafter has the name; lists those that were discovered.
-        CapabilityError: there is no such device.
+        CapabilityError: there is no such device, or no verifier can be assembled on it; has every reason.
         CalibrationError: the calibration file cannot be read, or is of another signal, K, target or drafter.
         EngineError: a size is out of range, a named drafter cannot serve, or K leaves no room.
     """
@@ -169,11 +178,25 @@ def outset_of(choice: Choice, settings: Settings, plugins: PluginManager, load: 
         settings,
         plugins,
         options,
-        doctor(settings, options.device, plugins=plugins).capability,
+        _capability(settings, plugins, options.device, mode),
         load or models[choice.model].load,
         geometry,
     )
     return outset if geometry is None else replace(outset, drafting=_drafting(outset, geometry))
+
+
+def _capability(settings: Settings, plugins: PluginManager, device: str, mode: Mode) -> Capability:
+    """Return what the device can do; refuse one on which no verifier can be assembled, with all reasons."""
+    planner = settings.planner.model_copy(update={"mode": mode})
+    report = doctor(replace(settings, planner=planner), device, plugins=plugins)
+    if report.problems:
+        raise CapabilityError(
+            "no verifier can be assembled here",
+            arrived=" | ".join(report.problems),
+            allowed="settings and plugins that fit this device",
+            remedy="cure each of them; `adaverify doctor` lists what there is",
+        )
+    return report.capability
 
 
 def longest_of(settings: Settings, geometry: ModelGeometry | None) -> int | None:

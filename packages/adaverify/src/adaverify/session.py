@@ -175,18 +175,19 @@ def discover() -> tuple[Settings, PluginManager]:
     return settings, load_plugins(settings)
 
 
-def prepare(choice: Choice, *, load: Load | None = None) -> Outset:
+def prepare(choice: Choice, *, mode: Mode = "fixed", load: Load | None = None) -> Outset:
     """Return what is known before the model is loaded; refuse what cannot be.
 
     Args:
         choice: what the user asked for.
+        mode: the mode to come that asks most of the device.
         load: loads the model in place of the registered one of that name.
 
     Raises:
         SettingsError, PluginError: the surroundings are wrong.
         UnknownNameError, CapabilityError, CalibrationError, EngineError: as ``outset_of`` does.
     """
-    return outset_of(choice, *discover(), load)
+    return outset_of(choice, *discover(), mode=mode, load=load)
 
 
 def load_session(outset: Outset, fetched: FetchProgress | None = None) -> Session:

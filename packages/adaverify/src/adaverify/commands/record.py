@@ -80,7 +80,8 @@ def record(
         )
     if sampled and temperature == 0.0:
         raise typer.BadParameter("--temperature 0 is greedy; allowed with --sampled: above 0")
-    outset = prepare(Choice(model, drafter, device, dtype, draft_tokens, seed, offline, uncalibrated=True))
+    choice = Choice(model, drafter, device, dtype, draft_tokens, seed, offline, uncalibrated=True)
+    outset = prepare(choice, mode="none")
     _require_recordable(outset)
     # The last block of drafts is held against tokens that are no positions themselves.
     length, at_once = tokens + outset.options.draft_tokens, min(concurrency, len(texts))

@@ -121,7 +121,8 @@ def run(
         _check_trace(trace, "--trace", modes)
     counts = sorted(set(fixed or ()))
     require_fewer(counts, draft_tokens)
-    outset = prepare(Choice(model, drafter, device, dtype, draft_tokens, seed, offline, calibration))
+    choice = Choice(model, drafter, device, dtype, draft_tokens, seed, offline, calibration)
+    outset = prepare(choice, mode=modes[-1])
     trace = trace or _preset_trace(outset, modes)
     at_once = _concurrency(outset, concurrency, len(texts))
     # A prompt has a token at least; how many more, and whether rivals run, only the model tells.
