@@ -41,6 +41,7 @@ def step_times(
     records: AcceptanceRecords,
     sizes: Sequence[int],
     tiers: tuple[int, ...],
+    bare: tuple[int, ...] = (),
     context: int | None = None,
 ) -> list[StepTimes]:
     """Return the step times of every number of requests in ``sizes``.
@@ -50,13 +51,17 @@ def step_times(
         records: what is simulated; K is theirs.
         sizes: requests at once.
         tiers: captured token counts; empty where steps run eagerly.
+        bare: request counts of captured steps that draft nothing.
         context: KV length at the start of each sequence; as recorded when None.
     """
-    model, held = CostModel(table, tiers, online=False), _mean_context(records, context)
+    model, held = CostModel(table, online=False), _mean_context(records, context)
+    model.set_tiers(tiers, bare)
     found = []
     for requests in sizes:
         tokens = np.array([requests, requests * (records.draft_tokens + 1)])
         plain, full = model.seconds(tokens, requests, held).tolist()
+        free = model.bare_seconds(requests, held) if bare else None
+        plain = plain if free is None else free
         draft, ground = model.draft_seconds(requests), _ground(table, int(tokens[1]), requests, held)
         found.append(StepTimes(requests, held, plain, full, draft, ground))
     return found

@@ -111,17 +111,19 @@ def simulate(
     chosen = _cut(truth, wanted, asker)
     chosen = chosen.take(chosen.of(source, regime)) if source or regime else chosen
     planning = _planning(lag, calibration)
-    steps = _ladder(prices) if asked is None else asked
+    steps = _ladder(prices, "ladder") if asked is None else asked
+    # Captured steps that draft nothing are other graphs, with prices of their own.
+    bare = _ladder(prices, "bare") if steps and prices.bare_curves else ()
     sizes = list(dict.fromkeys(concurrency or _CONCURRENCY))
     arms = list(dict.fromkeys(arm or arm_names(chosen.draft_tokens)))
     _say_setup(prices, chosen.header)
     _say_doubts(prices, sizes, chosen.draft_tokens)
-    times = step_times(prices, chosen, sizes, steps, context)
+    times = step_times(prices, chosen, sizes, steps, bare, context)
     results: dict[int, dict[str, ArmResult]] = {}
     with progress() as display:
         course = Course(display)
         for index, requests in enumerate(sizes, start=1):
-            scene = Scene(chosen, prices, requests, steps, context, seed, warmup, tokens)
+            scene = Scene(chosen, prices, requests, steps, context, seed, warmup, tokens, bare)
             stage = course.stage(f"simulating {count_of(requests, 'request')}", index / len(sizes))
             results[requests] = run_scene(scene, arms, planning, stage)
     report = {
@@ -139,6 +141,7 @@ def simulate(
             "path": named,
             "fingerprint": dict(prices.fingerprint.pairs),
             "tiers": list(steps),
+            "bare": list(bare),
             "words": table_in_words(prices, steps),
             "times": [one.as_dict() for one in times],
         },
@@ -222,9 +225,9 @@ def _planning(lag: int, calibration: Path | None) -> Planning:
     )
 
 
-def _ladder(prices: CostTable) -> tuple[int, ...]:
-    """Return the ladder of the setup that the table was measured on; none where steps ran eagerly."""
-    return ladder_of(dict(prices.fingerprint.pairs).get("ladder", "")) or ()
+def _ladder(prices: CostTable, name: str) -> tuple[int, ...]:
+    """Return a ladder of the setup that the table was measured on; none where steps ran eagerly."""
+    return ladder_of(dict(prices.fingerprint.pairs).get(name, "")) or ()
 
 
 def _counts(text: str) -> tuple[int, ...]:
