@@ -309,6 +309,7 @@ def test_the_counters_page_lists_every_counter():
     counted |= strings("adaverify-engine/src/adaverify_engine/attention/paged.py")
     counted |= strings("adaverify-engine/src/adaverify_engine/ahead.py")
     counted |= strings("adaverify/src/adaverify/drafting.py") - {"n-gram"}
+    counted |= strings("adaverify/src/adaverify/crowding.py")
     names = {text for text in counted if re.fullmatch(r"[a-z]+(-[a-z]+)+", text) or text == "unpriced"}
     # Two names are put together from the kind of plugin.
     source = (ROOT / "packages" / verification / "containment.py").read_text(encoding="utf-8")

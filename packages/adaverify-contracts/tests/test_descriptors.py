@@ -109,6 +109,12 @@ def test_a_result_in_place_of_a_factory_is_refused():
     assert "pass the factory, not its result" in caught.value.remedy
 
 
+def test_sizes_of_a_model_are_a_geometry_or_not_said():
+    assert ModelDescriptor(**VALID[ModelDescriptor]).geometry is None
+    with pytest.raises(DescriptorError, match=r"ModelDescriptor\.geometry has the wrong type"):
+        ModelDescriptor(**VALID[ModelDescriptor], geometry={"max_model_len": 512})
+
+
 def test_a_bool_is_no_priority_and_an_int_is_no_level():
     with pytest.raises(DescriptorError, match="priority"):
         DecodeStrategyDescriptor(**{**VALID[DecodeStrategyDescriptor], "priority": True})

@@ -66,17 +66,21 @@ def made_up():
 
 @pytest.fixture
 def priced():
-    """Return a maker of cost tables: seconds of a step are ``fixed`` and ``slope`` a query token."""
+    """Return a maker of cost tables: seconds of a step are ``fixed`` and ``slope`` a query token.
 
-    def make(slope=2e-4, fixed=1e-3, draft=2e-4, most=128, **parts):
+    Drafting takes ``draft``, or is priced as ``draft_parts`` say.
+    """
+
+    def make(slope=2e-4, fixed=1e-3, draft=2e-4, most=128, draft_parts=None, **parts):
         points = [
             (tokens, requests, context, fixed + slope * tokens)
             for tokens in (1, 2, 4, 8, 16, 32, 64, most)
             for requests in (1, 16)
             for context in (16, 128)
         ]
+        drafting = [(1, draft), (16, draft)] if draft_parts is None else draft_parts
         return CostTable.from_points(
-            Fingerprint.from_mapping({"device": "a test"}), points, draft=[(1, draft), (16, draft)], **parts
+            Fingerprint.from_mapping({"device": "a test"}), points, draft=drafting, **parts
         )
 
     return make

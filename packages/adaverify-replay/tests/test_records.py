@@ -68,6 +68,26 @@ def test_sequences_are_chosen_by_source_and_regime(records):
         records.of("poetry")
 
 
+def test_fewer_drafts_are_the_first_columns(records):
+    """What a drafter that stops earlier would have said, and what would have been accepted of it."""
+    cut = records.first(2)
+    assert (cut.draft_tokens, cut.positions, cut.sequences) == (2, 5, 2)
+    np.testing.assert_array_equal(cut.scores, records.scores[:, :2])
+    assert cut.accepted.tolist() == [0, 2, 1, 2, 0]
+    assert cut.digest != records.digest
+    assert records.first(K) is records
+
+
+@pytest.mark.parametrize("count", [0, K + 1])
+def test_drafts_that_were_not_recorded_are_refused_with_both_numbers(records, count):
+    with pytest.raises(
+        RecordsError, match=f"have {K} drafts a position, and {count} were asked for"
+    ) as caught:
+        records.first(count)
+    assert caught.value.allowed == f"1 .. {K}"
+    assert "adaverify record --draft-tokens" in caught.value.remedy
+
+
 def test_taken_sequences_keep_their_rows(records):
     taken = records.take(np.array([1, 0]))
     assert taken.starts.tolist() == [0, 3, 5]

@@ -187,6 +187,29 @@ def test_nothing_is_drafted_where_drafting_does_not_pay(scene, priced):
     assert none.tokens_per_second >= adaptive.tokens_per_second > 0.9 * none.tokens_per_second
 
 
+def test_captured_steps_that_draft_nothing_have_their_own_price(scene, priced):
+    """Drafting is inside the other graphs, so the table does not price it apart: none must not pay for it."""
+    sizes = (4, 8, 16)
+    bare = [(count, count, context, 4e-4) for count in sizes for context in (16, 128)]
+    table = priced(bare=bare, draft_parts=())
+    one = scene(table=table, bare=sizes, requests=6)
+    none, fixed = simulate(one, ["none", f"fixed-{K}"]).values()
+    assert none.step_seconds == pytest.approx(4e-4)
+    assert none.executed == 8 * none.steps, "six requests run in the captured step of eight"
+    assert fixed.step_seconds == pytest.approx(1e-3 + 2e-4 * 48)
+    without = simulate(scene(table=table, requests=6), ["none"])["none"]
+    assert without.step_seconds == pytest.approx(1e-3 + 2e-4 * 8)
+
+
+def test_adaptive_drafts_nothing_where_the_captured_step_without_drafts_wins(scene, priced):
+    """The manager of a simulation knows of those steps as the one that serves does."""
+    bare = [(count, count, context, 1e-5) for count in (4, 8, 16) for context in (16, 128)]
+    one = scene(table=priced(bare=bare, draft_parts=()), bare=(4, 8, 16))
+    adaptive, none = simulate(one, ["adaptive", "none"]).values()
+    assert adaptive.drafted < 0.1 * adaptive.steps * 8 * K
+    assert adaptive.tokens_per_second > 0.5 * none.tokens_per_second
+
+
 def test_rejected_drafts_take_their_time(scene, priced):
     plain, dear = (
         simulate(scene(table=priced(rejected_seconds=extra)), ["fixed-3"])["fixed-3"] for extra in (0.0, 1e-3)

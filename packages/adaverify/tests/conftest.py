@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from adaverify import cli, console, session
 from adaverify.commands import plugins as plugins_command
+from adaverify.commands import run as run_command
 from adaverify_contracts import ModelDescriptor, hookimpl
 from adaverify_engine import profiling
 from adaverify_runtime import examine_plugins, load_plugins
@@ -24,12 +25,12 @@ BUILT_INS = ("capability", "engine", "graphs", "reference", "verification")
 class TinyPlugin:
     """Registers the tiny model under the default name, so that commands need no option to find it."""
 
-    def __init__(self, load=tiny_model, name=session.MODEL):
-        self.load, self.name = load, name
+    def __init__(self, load=tiny_model, name=session.MODEL, geometry=None):
+        self.load, self.name, self.geometry = load, name, geometry
 
     @hookimpl
     def adaverify_register_models(self):
-        return (ModelDescriptor(self.name, "two layers", self.load),)
+        return (ModelDescriptor(self.name, "two layers", self.load, self.geometry),)
 
 
 @pytest.fixture(scope="session")
@@ -65,7 +66,8 @@ def machine(monkeypatch, step_seconds):
 
     Neighbours of this machine would decide the outcome of tests otherwise. ``machine.slow`` is a factor by
     (tokens, number of the run of that size); the line is near the real times, so that serving agrees with it.
-    ``machine.waits`` are the seconds that each thread has waited for a processor, at every reading.
+    ``machine.waits`` are the seconds that each thread has waited for a processor, at every reading;
+    ``machine.load`` is the load average.
     """
     real = profiling._Runner.step
     runs = {}
@@ -77,7 +79,8 @@ def machine(monkeypatch, step_seconds):
         number = runs[tokens] = runs.get(tokens, -1) + 1
         return min(step_seconds[:5]) * (1 + 0.05 * tokens) * state.slow(tokens, number)
 
-    state = SimpleNamespace(slow=lambda tokens, number: 1.0, runs=runs, waits=dict)
+    state = SimpleNamespace(slow=lambda tokens, number: 1.0, runs=runs, waits=dict, load=0.0)
+    monkeypatch.setattr(run_command, "load_average", lambda: state.load)
     monkeypatch.setattr(contention, "thread_waits", lambda: state.waits())
     monkeypatch.setattr(profiling._Runner, "step", step)
     return state
@@ -109,10 +112,13 @@ def install(monkeypatch):
 
 @pytest.fixture
 def tiny(install):
-    """Return a function that installs the tiny model, or one loaded by ``load``, and further plugins."""
+    """Return a function that installs the tiny model, or one loaded by ``load``, and further plugins.
 
-    def installed(*plugins, load=tiny_model):
-        install(TinyPlugin(load), *plugins)
+    ``geometry`` is what its descriptor says of it.
+    """
+
+    def installed(*plugins, load=tiny_model, geometry=None):
+        install(TinyPlugin(load, geometry=geometry), *plugins)
 
     installed()
     return installed

@@ -564,5 +564,5 @@ def test_a_step_that_no_graph_serves_is_refused(deck):
     plan = plain_manager(deck, "fixed").plan(state)
     beside = replace(plan, certain_tokens=4, tokens=plan.tokens + 1, tier=plan.tier + 1)
     with pytest.raises(EngineError, match="no captured size"):
-        deck.flight.launch(state, beside, 0.0)
+        deck.launch(state, beside, None, 0.0)
     assert len(deck.flight) == 0

@@ -74,6 +74,7 @@ def test_the_file_holds_what_the_report_says(record, tmp_path):
     )
     assert (header.temperature, header.seed, header.deterministic) == (0.8, 1, True)
     assert header.source["prompts"] == {"code": 3, "chat": 2, "prose": 1}
+    assert header.source["device_name"], "simulate holds the table's device against it"
     # Half of each source is sampled as well; half of one rounds to none.
     kinds = {(one["source"], one["regime"]): one["sequences"] for one in report["kinds"]}
     assert kinds == {

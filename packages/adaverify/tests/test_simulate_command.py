@@ -129,13 +129,86 @@ def test_another_word_is_the_remedy_for_an_unknown_one(simulate, option):
     assert "record them again" not in result.stderr
 
 
+def table_of(path, **facts):
+    """Save prices of a line over the tokens, measured on what ``facts`` say."""
+    points = [(tokens, 1, 16, 1e-3 + 1e-4 * tokens) for tokens in (1, 8, 64)]
+    CostTable.from_points(Fingerprint.from_mapping(facts), points).save(path)
+    return path
+
+
 def test_a_table_of_another_setup_is_said_in_one_note(invoke, install, tmp_path):
     install()
-    points = [(tokens, 1, 16, 1e-3 + 1e-4 * tokens) for tokens in (1, 8, 64)]
-    facts = {"device": "abacus", "model": "smollm2-135m", "draft_tokens": 3}
-    CostTable.from_points(Fingerprint.from_mapping(facts), points).save(tmp_path / "other.json")
-    result = invoke("simulate", "--table", tmp_path / "other.json", *QUICK)
+    table = table_of(tmp_path / "other.json", device="abacus", model="big", draft_tokens=7)
+    result = invoke("simulate", "--table", table, *QUICK)
     assert result.exit_code == 0
     said = " ".join(result.stderr.split())
     assert said.count("another setup") == 1
-    assert "device abacus (records: cpu), draft_tokens 3 (records: 7)" in said
+    assert "model big (records: smollm2-135m)" in said and "recorded drafts" not in said
+    assert "abacus" not in said, "the shipped records do not name their processor"
+
+
+def test_the_k_of_the_table_is_simulated_and_said(invoke, install, tmp_path):
+    """Drafting times are of that K; the first columns are what such a drafter would have said."""
+    install()
+    table = table_of(tmp_path / "three.json", draft_tokens=3)
+    result = invoke("simulate", "--table", table, "--concurrency", 2, "--tokens", 300, "--json")
+    assert result.exit_code == 0, result.stderr
+    assert f"K = 3 (step times {table}): the first 3 of 7 recorded drafts" in " ".join(result.stderr.split())
+    report = json.loads(result.stdout)
+    assert report["draft_tokens"] == {"simulated": 3, "recorded": 7, "from": f"step times {table}"}
+    arms = report["results"][0]["arms"]
+    assert list(arms) == ["none", "fixed-1", "fixed-2", "fixed-3", "adaptive", "oracle"]
+    assert 1.0 < arms["fixed-3"]["accepted_length"] <= 4.0
+    shown = invoke("simulate", "--table", table, *QUICK).stdout
+    assert "K = 3 of 7 recorded" in " ".join(shown.split())
+
+
+def test_the_option_then_the_settings_decide_k(invoke, install, tmp_path, monkeypatch):
+    """Whoever asks is named, and drafting priced for another K is said."""
+    install()
+    table = table_of(tmp_path / "three.json", draft_tokens=3)
+    monkeypatch.setenv("ADAVERIFY_ENGINE_DRAFT_TOKENS", "2")
+    found = invoke("simulate", "--table", table, *QUICK, "--json")
+    assert json.loads(found.stdout)["draft_tokens"]["from"] == "ADAVERIFY_ENGINE_DRAFT_TOKENS"
+    assert "drafting 2 is priced as the table has it, where K is 3" in " ".join(found.stderr.split())
+    found = invoke("simulate", "--table", table, *QUICK, "--draft-tokens", 3, "--json")
+    assert json.loads(found.stdout)["draft_tokens"] == {
+        "simulated": 3,
+        "recorded": 7,
+        "from": "--draft-tokens",
+    }
+    assert "priced as the table has it" not in found.stderr
+
+
+@pytest.mark.parametrize("measured", [0, 9])
+def test_more_drafts_than_were_recorded_are_refused_with_both_numbers(invoke, install, tmp_path, measured):
+    """Nobody knows what would have become of them; the remedy names the way out."""
+    install()
+    table = table_of(tmp_path / "other.json", draft_tokens=measured)
+    result = invoke("simulate", "--table", table, *QUICK)
+    assert (result.exit_code, result.stdout) == (3, "")
+    said = " ".join(result.stderr.split())
+    assert f"the records have 7 drafts a position, and {measured} were asked for" in said
+    assert "allowed: 1 .. 7" in said and "--draft-tokens 7" in said
+    assert "other.json" in said
+    result = invoke("simulate", "--table", table, *QUICK, "--draft-tokens", 8)
+    assert result.exit_code == 3 and "--draft-tokens: the records have 7" in " ".join(result.stderr.split())
+
+
+def test_the_summary_says_which_step_times_were_used_and_from_where(simulate, priced_file):
+    """1 ms and 0.2 ms a token of made-up prices, padded to the table's ladder; beyond it as it says."""
+    sizes = ("--concurrency", 1, "--concurrency", 32, "--context", 100)
+    result = simulate(*QUICK[2:], *sizes)
+    text = " ".join(result.stdout.split())
+    assert f"Step times: {priced_file}" in text
+    assert "Measured on a setup that the table does not name: 1 to 16 requests, 1 to 128 tokens" in text
+    assert "KV lengths 16 to 256; steps padded to 8, 16, 32, 64 tokens" in text
+    report = json.loads(simulate(*QUICK[2:], *sizes, "--json").stdout)
+    one, many = report["table"]["times"]
+    assert (one["requests"], one["ground"]) == (1, "measured")
+    assert one["plain"] == pytest.approx(1e-3 + 2e-4 * 8), "one token executes as the first tier"
+    assert one["full"] == pytest.approx(1e-3 + 2e-4 * 8)
+    assert many["ground"] == "beyond 16 requests, 128 tokens"
+    assert many["full"] == pytest.approx(1e-3 + 2e-4 * 256)
+    oracle = report["results"][0]["arms"]["oracle"]
+    assert oracle["step_seconds"] == pytest.approx(one["full"])

@@ -21,6 +21,7 @@ def test_model_is_registered():
     [[descriptor]] = manager.hook.adaverify_register_models()
     assert isinstance(descriptor, ModelDescriptor)
     assert descriptor.name == "smollm2-135m"
+    assert descriptor.geometry is not None and descriptor.geometry.name == descriptor.name
 
 
 def test_registration_imports_nothing_heavy():

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from adaverify_contracts import ModelOptions
 from adaverify_smollm2 import SMOLLM2_135M, fetch_model_file, load_smollm2
 from adaverify_smollm2.checksum import stamp_path
+from adaverify_smollm2.source import GEOMETRY
 
 # The first test may download 93 MB.
 pytestmark = [pytest.mark.network, pytest.mark.timeout(600)]
@@ -53,6 +54,7 @@ def test_geometry_is_the_published_one(loaded):
     assert (geometry.layers, geometry.hidden, geometry.heads, geometry.kv_heads) == (30, 576, 9, 3)
     assert (geometry.head_dim, geometry.vocabulary, geometry.max_model_len) == (64, 49152, 8192)
     assert geometry.stop_tokens == (0, 2)
+    assert geometry == GEOMETRY, "what the descriptor declares is what the file holds"
 
 
 def test_second_fetch_reads_the_stamp_only(real_path):

@@ -118,16 +118,27 @@ class LoadedModel:
 
 @dataclass(frozen=True, slots=True)
 class ModelDescriptor:
-    """A model as a plugin registers it. ``load(options)`` may download, and raises ``ModelFileError``."""
+    """A model as a plugin registers it.
+
+    Attributes:
+        name: unique name.
+        description: one line for lists.
+        load: called as ``load(options)``; may download, and raises ``ModelFileError``.
+        geometry: of what ``load`` returns, exactly; with it sizes are refused before anything is loaded. None
+            where only loading tells.
+    """
 
     name: str
     description: str
     load: Callable[[ModelOptions], LoadedModel] = field(repr=False)
+    geometry: ModelGeometry | None = None
 
     def __post_init__(self) -> None:
         _check.name("ModelDescriptor", self.name)
         _check.instance("ModelDescriptor", "description", self.description, str)
         _check.callable_field("ModelDescriptor", "load", self.load)
+        if self.geometry is not None:
+            _check.instance("ModelDescriptor", "geometry", self.geometry, ModelGeometry)
 
 
 @dataclass(frozen=True, slots=True)

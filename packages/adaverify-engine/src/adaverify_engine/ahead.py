@@ -13,13 +13,17 @@ import numpy as np
 from adaverify_contracts import StepOutcome
 from adaverify_engine.draft_source import DraftSource
 from adaverify_engine.emission import Decided, emit
-from adaverify_engine.pipeline import AHEAD, DecodePipeline, Finished
+from adaverify_engine.flight import AHEAD, Landed
+from adaverify_engine.pipeline import DecodePipeline
 from adaverify_engine.request import Event, Request
 from adaverify_engine.scheduler import Scheduler, Work
 from adaverify_engine.stats import EngineStats, PhaseClock
 
 if TYPE_CHECKING:
     from adaverify_runtime import Verifier
+
+Batch = Landed[tuple[Request, ...]]
+"""A step of these requests, in row order, whose results are on the host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,30 +95,29 @@ class Ahead:
         return False
 
     def _take(self, stats: EngineStats, clock: PhaseClock) -> list[Event]:
-        finished = self.pipeline.read()
+        landed = self.pipeline.read()
         clock.mark("forward")
-        requests = finished.ticket.requests
-        alive = np.array([request.finished is None for request in requests], dtype=bool)
-        judged = finished.ticket.state.scheduled.copy()
+        alive = np.array([request.finished is None for request in landed.rows], dtype=bool)
+        judged = landed.state.scheduled.copy()
         with self.whole():
-            events = self._hand_out(finished, stats, judged)
+            events = self._hand_out(landed, stats, judged)
             self.pipeline.drop()
         clock.mark("accept")
-        outcome = _outcome(finished, alive, judged, sum(len(event.tokens) for event in events))
-        self.verifier.observe(outcome, finished.ticket.plan)
+        outcome = _outcome(landed, alive, judged, sum(len(event.tokens) for event in events))
+        self.verifier.observe(outcome, landed.plan)
         stats.count(outcome, alive)
         clock.mark("observe")
         return events
 
-    def _hand_out(self, finished: Finished, stats: EngineStats, judged: np.ndarray) -> list[Event]:
+    def _hand_out(self, landed: Batch, stats: EngineStats, judged: np.ndarray) -> list[Event]:
         """Move every request on; rows of requests that ended in the step before are dropped.
 
         ``judged`` int64 [R], the drafts scheduled, is cut where an accepted one ended its request.
         """
-        results = finished.results
+        results = landed.results
         decided = Decided(results.accepted.tolist(), results.tokens.tolist(), [], results.gaps.tolist())
         events = []
-        for index, request in enumerate(finished.ticket.requests):
+        for index, request in enumerate(landed.rows):
             count = decided.accepted[index] + 1
             if request.finished is not None:
                 stats.discarded += count
@@ -133,14 +136,13 @@ class Ahead:
         return events
 
 
-def _outcome(finished: Finished, alive: np.ndarray, judged: np.ndarray, emitted: int) -> StepOutcome:
-    ticket, results = finished.ticket, finished.results
-    requests = ticket.requests
+def _outcome(landed: Batch, alive: np.ndarray, judged: np.ndarray, emitted: int) -> StepOutcome:
+    state, results, requests = landed.state, landed.results, landed.rows
     return StepOutcome(
-        step=ticket.state.step,
-        slots=ticket.state.slots,
-        generations=ticket.state.generations,
-        drafted=ticket.state.scheduled,
+        step=state.step,
+        slots=state.slots,
+        generations=state.generations,
+        drafted=state.scheduled,
         admitted=results.admitted,
         accepted=results.accepted,
         scores=results.scores,
@@ -148,7 +150,7 @@ def _outcome(finished: Finished, alive: np.ndarray, judged: np.ndarray, emitted:
         learn=alive & np.array([request.sampling.teaches for request in requests], dtype=bool),
         sampled=np.array([not request.sampling.greedy for request in requests], dtype=bool),
         emitted=emitted,
-        seconds=finished.seconds,
+        seconds=landed.seconds,
         keys=np.array([request.key for request in requests], dtype=np.int64),
         judged=judged,
     )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -14,9 +13,10 @@ import torch
 from adaverify_contracts import DeviceDrafter, EngineError, GraphKey, Plan, StepState
 from adaverify_engine.drafters.reading import ReadingDrafter
 from adaverify_engine.executor import Executor
+from adaverify_engine.flight import Flight, Landed
 from adaverify_engine.options import EngineOptions
 from adaverify_engine.request import Request
-from adaverify_engine.results import HostResults, ResultRing
+from adaverify_engine.results import ResultRing
 from adaverify_engine.scheduler import Scheduler
 from adaverify_engine.slots import SlotInputs
 from adaverify_engine.whole_step import WholeStep
@@ -24,36 +24,6 @@ from adaverify_engine.whole_step import WholeStep
 if TYPE_CHECKING:
     from adaverify_graphs import CaptureReport
     from adaverify_runtime import Verifier
-
-AHEAD = 2
-"""Steps under way at once: the device runs one while the host reads the one before and launches the next."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ticket:
-    """A launched step whose results have not been read.
-
-    Attributes:
-        state: what was planned; plan: the plan.
-        requests: rows in order.
-        ring: entry of the result ring.
-        started: clock time of the launch.
-    """
-
-    state: StepState
-    plan: Plan
-    requests: tuple[Request, ...]
-    ring: int
-    started: float
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """A step whose results are on the host, and the seconds it kept the device."""
-
-    ticket: Ticket
-    results: HostResults
-    seconds: float
 
 
 class DecodePipeline:
@@ -77,21 +47,20 @@ class DecodePipeline:
         self._verifier, self._options = verifier, options
         self._drafting = verifier.manager.mode != "none" and options.draft_tokens > 0
         self._slots = SlotInputs(options.limits, device)
-        self._ring = ResultRing(options.limits, device)
+        ring = ResultRing(options.limits, device)
         self._step = WholeStep(
-            executor, verifier, drafter, self._slots, self._ring.device_results, drafting=self._drafting
+            executor, verifier, drafter, self._slots, ring.device_results, drafting=self._drafting
         )
+        self._flight: Flight[tuple[Request, ...]] = Flight(verifier, ring)
         self._device, self._drafter = device, drafter
         # The most requests that a drafting-free graph holds; none until one was captured.
         self._bare_most = 0
-        self._under_way: deque[Ticket] = deque()
         self._owners: dict[int, Request] = {}
-        self._last_read = 0.0
 
     @property
     def under_way(self) -> int:
         """Steps launched and not read."""
-        return len(self._under_way)
+        return len(self._flight)
 
     def capture(
         self, progress: Callable[[int, int, GraphKey], None] | None = None, *, bare: bool = False
@@ -118,7 +87,7 @@ class DecodePipeline:
 
     def continuing(self, requests: Sequence[Request]) -> tuple[Request, ...]:
         """Return the requests that the steps under way cannot already have brought to their last token."""
-        flying = Counter(id(request) for ticket in self._under_way for request in ticket.requests)
+        flying = Counter(id(request) for rows in self._flight.rows for request in rows)
         return tuple(
             request for request in requests if request.output_len + flying[id(request)] < request.max_output
         )
@@ -148,33 +117,27 @@ class DecodePipeline:
             requests: its rows.
             started: clock time at which its planning began.
         """
-        if self._verifier.launch(plan, state) is None:
-            return False
-        self._under_way.append(Ticket(state, plan, requests, self._ring.send(), started))
-        return True
+        return self._flight.launch(state, plan, requests, started)
 
-    def read(self) -> Finished:
+    def read(self) -> Landed[tuple[Request, ...]]:
         """Wait for the oldest step under way and return what it decided; ``drop`` it once that is handed out.
 
         Raises:
             EngineError: the model returned logits that are not finite; so does every later call.
         """
-        ticket = self._under_way[0]
-        results = self._ring.take(ticket.ring, len(ticket.requests))
-        if not results.finite:
+        landed = self._flight.read()
+        if not landed.results.finite:
             raise EngineError(
                 "the model returned logits that are not finite",
-                arrived=f"in step {ticket.state.step}",
+                arrived=f"in step {landed.state.step}",
                 allowed="finite logits",
                 remedy="check the weights and the dtype; run in float32 to find the layer",
             )
-        now = perf_counter()
-        seconds, self._last_read = now - max(ticket.started, self._last_read), now
-        return Finished(ticket, results, seconds)
+        return landed
 
     def drop(self) -> None:
         """Forget the oldest step under way: its tokens are handed out."""
-        self._under_way.popleft()
+        self._flight.drop()
 
     def time(self, steps: Sequence[tuple[StepState, Plan]], context: int, table: np.ndarray) -> float:
         """Return mean seconds of steps of made-up requests, replayed one after the other; for profiling.
@@ -201,7 +164,7 @@ class DecodePipeline:
         served = [self._verifier.launch(plan, state) is not None for state, plan in steps]
         self._synchronise()
         seconds = (perf_counter() - begin) / len(steps)
-        if self._under_way or not all(served):
+        if self._flight or not all(served):
             raise EngineError(
                 "this shape cannot be timed as a replay",
                 arrived=f"{requests} requests, budget {steps[0][1].budget}, {self.under_way} steps under way",

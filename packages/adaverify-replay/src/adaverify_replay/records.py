@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +241,32 @@ class AcceptanceRecords:
             source=self.source[chosen],
             regime=self.regime[chosen],
             contexts=self.contexts[chosen],
+        )
+
+    def first(self, draft_tokens: int) -> AcceptanceRecords:
+        """Return the records of a drafter that stops after its first ``draft_tokens`` drafts of a position.
+
+        What was accepted of them is known, since a draft counts only behind those before it. More than K were
+        never drafted, so nobody knows what would have become of them.
+
+        Raises:
+            RecordsError: ``draft_tokens`` is not in 1 .. K; has both numbers.
+        """
+        known = self.draft_tokens
+        if not 1 <= draft_tokens <= known:
+            raise RecordsError(
+                f"the records have {known} drafts a position, and {draft_tokens} were asked for",
+                arrived=draft_tokens,
+                allowed=f"1 .. {known}",
+                remedy=f"choose at most {known}, or record with `adaverify record --draft-tokens NUMBER`",
+            )
+        if draft_tokens == known:
+            return self
+        return replace(
+            self,
+            header=replace(self.header, draft_tokens=draft_tokens),
+            scores=np.ascontiguousarray(self.scores[:, :draft_tokens]),
+            accepted=np.minimum(self.accepted, draft_tokens).astype(np.uint8),
         )
 
     def _check_shapes(self) -> None:

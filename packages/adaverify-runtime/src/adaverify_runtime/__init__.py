@@ -25,6 +25,7 @@ from adaverify_runtime.settings import (
     RelaySettings,
     Settings,
     SparseMoeSettings,
+    idle_threads_sleep,
     known_variables,
     read_settings,
 )
@@ -70,6 +71,7 @@ __all__ = [
     "decide_strategy",
     "doctor",
     "examine_plugins",
+    "idle_threads_sleep",
     "known_variables",
     "load_plugins",
     "plugin_warnings",

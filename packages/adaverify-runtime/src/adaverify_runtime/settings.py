@@ -362,6 +362,11 @@ def read_settings() -> Settings:
     return Settings(**sections, warnings=unknown_variables(os.environ))
 
 
+def idle_threads_sleep() -> bool:
+    """Return whether OMP_WAIT_POLICY tells the threads of a CPU to sleep, not spin, while they wait."""
+    return os.environ.get("OMP_WAIT_POLICY", "").strip().upper() == "PASSIVE"
+
+
 def known_variables() -> tuple[str, ...]:
     """Return every environment variable that a setting reads."""
     return tuple(variable for section in _SECTIONS.values() for variable in section.variables())

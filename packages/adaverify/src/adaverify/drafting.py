@@ -61,7 +61,7 @@ def choose_drafting(
     if named:
         chosen = [drafters[name] for name in dict.fromkeys(named)]
         for one in chosen:
-            _require_serving(one, model, draft_tokens)
+            require_serving(one, model, draft_tokens)
         return Drafting(chosen[0], tuple(chosen[1:]) if draft_tokens else ())
     plain, reasons = drafters[DRAFTER], []
     for one in drafters.values():
@@ -74,9 +74,19 @@ def choose_drafting(
     return Drafting(plain, (), "; ".join(reasons))
 
 
-def _require_serving(drafter: DrafterDescriptor, model: str, draft_tokens: int) -> None:
+def require_serving(drafter: DrafterDescriptor, model: str | None, draft_tokens: int) -> None:
+    """Refuse a drafter that cannot draft K tokens, or not for this model.
+
+    Args:
+        drafter: named by the user.
+        model: name of the loaded model; None before it is loaded, when only K is judged.
+        draft_tokens: K.
+
+    Raises:
+        EngineError: gives its reason.
+    """
     reason = drafter.refusal(draft_tokens)
-    if drafter.target not in (None, model):
+    if model is not None and drafter.target not in (None, model):
         reason = f"it was made for the model {drafter.target}, and {model} runs"
     if reason:
         raise EngineError(

@@ -1,8 +1,9 @@
-"""Output files, checked before a long run instead of after it."""
+"""Output files and folders, checked before a long run instead of after it."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from adaverify_contracts import AdaverifyError
 
@@ -36,6 +37,28 @@ def require_writable(path: Path, option: str) -> None:
         raise AdaverifyError(problem, arrived=str(path), allowed="a writable file", remedy=remedy) from error
     if not existed:
         path.unlink()
+
+
+def require_folder(path: Path, option: str) -> None:
+    """Refuse a folder in which no file can be made later; folders that are missing are made.
+
+    Args:
+        path: the folder that a command will write into.
+        option: how the user named it, for the message.
+
+    Raises:
+        AdaverifyError: it is no folder, or the system refuses to make it or a file in it.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        problem = f"the folder of {option} cannot be written to: {error.strerror}"
+        remedy = "choose a folder that is writable, or can be made"
+        raise AdaverifyError(
+            problem, arrived=str(path), allowed="a writable folder", remedy=remedy
+        ) from error
 
 
 def write_text(path: Path, text: str, option: str) -> None:

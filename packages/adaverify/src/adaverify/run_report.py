@@ -26,6 +26,7 @@ def build_report(
     texts: Sequence[str],
     setup: Mapping[str, Any],
     prices: Prices,
+    warnings: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the whole outcome, JSON-ready.
 
@@ -36,6 +37,7 @@ def build_report(
         texts: the prompts.
         setup: sizes that the user should see.
         prices: the cost table and where it came from.
+        warnings: what was seen of the machine, beside the warnings of the start.
 
     Raises:
         PluginError: a plugin's signal raised when it was asked for its reliability.
@@ -75,7 +77,7 @@ def build_report(
         },
         "completions": _completions(result, texts),
         "notes": list(dict.fromkeys(line for one in verifiers.values() for line in one.report.notes)),
-        "warnings": list(first.warnings),
+        "warnings": [*first.warnings, *warnings],
         "disabled_observers": [
             {"mode": mode, **asdict(one)}
             for mode, verifier in verifiers.items()

@@ -11,21 +11,19 @@ from typing import TYPE_CHECKING
 from adaverify.blame import blaming_plugins
 from adaverify.captured import captured_sizes
 from adaverify.console import note
-from adaverify.devices import usable_device
-from adaverify.drafting import DRAFTER, FALLBACK, choose_drafting, require_known
+from adaverify.drafting import FALLBACK
+from adaverify.outset import MODEL, Choice, Load, Outset, longest_of, outset_of
 from adaverify.said import priced_or_said
-from adaverify.sizing import require_cache
+from adaverify.sizing import require_cache, sized_options
 from adaverify_contracts import (
     BlockDrafter,
     Capability,
     CostTableError,
     Drafter,
     DrafterDescriptor,
-    EngineError,
     FingerprintMismatchError,
     LoadedModel,
     ModelOptions,
-    UnknownNameError,
 )
 from adaverify_engine import Engine, EngineOptions
 from adaverify_engine.profiling import check_cost_table, fingerprint, grid_for, profile_engine
@@ -34,9 +32,7 @@ from adaverify_runtime import (
     PluginManager,
     Settings,
     assemble,
-    check_calibration,
     contained_as,
-    doctor,
     load_plugins,
     read_settings,
 )
@@ -45,37 +41,9 @@ from adaverify_verification import CostTable, Fingerprint, ProfileGrid, TableChe
 if TYPE_CHECKING:
     import torch
 
-MODEL = "smollm2-135m"
-CONCURRENCY = 4
-# What a sequence holds beside its drafts when a step is priced: context, certain token and bonus token.
-_AROUND_DRAFTS = 3
-_SHORTEST = 128
 FetchProgress = Callable[[int, int | None], None]
 StepProgress = Callable[[int, int], None]
 CaptureProgress = Callable[[int, int], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """What the user asked for; None leaves the decision to the settings, the drafter's to the model.
-
-    ``uncalibrated`` overrules the settings' calibration.
-    """
-
-    model: str = MODEL
-    drafter: str | list[str] | None = None
-    device: str | None = None
-    dtype: str | None = None
-    draft_tokens: int | None = None
-    seed: int | None = None
-    offline: bool = False
-    calibration: Path | None = None
-    uncalibrated: bool = False
-
-    @property
-    def drafters(self) -> tuple[str, ...]:
-        """The drafters that were named, first the one that matters."""
-        return (self.drafter,) if isinstance(self.drafter, str) else tuple(self.drafter or ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,20 +98,11 @@ class Session:
     @property
     def longest(self) -> int:
         """The longest sequence that may run: the model's limit, or ADAVERIFY_ENGINE_MAX_MODEL_LEN if set."""
-        limit = self.model.model.geometry.max_model_len
-        preset = self.settings.engine
-        return min(limit, preset.max_model_len) if "max_model_len" in preset.model_fields_set else limit
-
-    @property
-    def concurrency(self) -> int:
-        """Requests at once when the command line names no number."""
-        preset = self.settings.engine
-        return preset.max_requests if "max_requests" in preset.model_fields_set else CONCURRENCY
+        geometry = self.model.model.geometry
+        return longest_of(self.settings, geometry) or geometry.max_model_len
 
     def sized(self, concurrency: int, needed: int, engines: int = 1) -> Session:
-        """Return this session for other sizes.
-
-        The length is rounded up to a power of two, so that runs of like prompts share a cost table.
+        """Return this session for other sizes; see ``sized_options``.
 
         Args:
             concurrency: requests at once.
@@ -153,10 +112,7 @@ class Session:
         Raises:
             EngineError: K leaves no room for a request, or the caches are larger than the memory.
         """
-        wanted = max(needed, self.options.draft_tokens + _AROUND_DRAFTS, _SHORTEST)
-        length = min(1 << (wanted - 1).bit_length(), self.longest)
-        options = replace(self.options, max_requests=concurrency, max_model_len=length)
-        _require_room(options.draft_tokens, length)
+        options = sized_options(self.options, concurrency, needed, self.longest)
         require_cache(options, self.model.model.geometry, self.capability.memory_bytes, engines)
         return replace(self, options=options)
 
@@ -208,17 +164,6 @@ class Session:
             return Engine(self.model, verifier, self.new_drafter(verifier.device), self.options)
 
 
-def _require_room(draft_tokens: int, length: int) -> None:
-    most = max(length - _AROUND_DRAFTS, 0)
-    if draft_tokens > most:
-        raise EngineError(
-            "K leaves no room for a request",
-            arrived=draft_tokens,
-            allowed=f"0 .. {most}: a sequence of {length} tokens holds context, drafts and bonus token",
-            remedy="choose a smaller --draft-tokens",
-        )
-
-
 def discover() -> tuple[Settings, PluginManager]:
     """Return the settings in force and the plugins that are installed.
 
@@ -230,73 +175,60 @@ def discover() -> tuple[Settings, PluginManager]:
     return settings, load_plugins(settings)
 
 
-def open_session(
-    choice: Choice,
-    fetched: FetchProgress | None = None,
-    *,
-    load: Callable[[ModelOptions], LoadedModel] | None = None,
-) -> Session:
-    """Load settings, plugins and the model.
+def prepare(choice: Choice, *, mode: Mode = "fixed", load: Load | None = None) -> Outset:
+    """Return what is known before the model is loaded; refuse what cannot be.
 
     Args:
         choice: what the user asked for.
-        fetched: called as ``fetched(done, total)`` while the model is fetched.
+        mode: the mode to come that asks most of the device.
         load: loads the model in place of the registered one of that name.
 
     Raises:
         SettingsError, PluginError: the surroundings are wrong.
-        UnknownNameError: no model or drafter has the name; lists those that were discovered.
-        CapabilityError: there is no such device.
-        ModelFileError: the model cannot be fetched or read.
-        CalibrationError: the calibration file cannot be read, or is of another signal, K, target or drafter.
-        EngineError: a size is out of range.
+        UnknownNameError, CapabilityError, CalibrationError, EngineError: as ``outset_of`` does.
     """
-    settings, plugins = discover()
-    if choice.calibration is not None or choice.uncalibrated:
-        paths = settings.paths.model_copy(update={"calibration": choice.calibration})
-        settings = replace(settings, paths=paths)
-    models = {entry.descriptor.name: entry.descriptor for entry in plugins.models()}
-    drafters = {entry.descriptor.name: entry.descriptor for entry in plugins.drafters()}
-    if load is None and choice.model not in models:
-        raise UnknownNameError("model", choice.model, tuple(models))
-    require_known(choice.drafters or (DRAFTER,), drafters)
-    preset = settings.engine
-    options = EngineOptions(
-        max_requests=preset.max_requests,
-        draft_tokens=preset.draft_tokens if choice.draft_tokens is None else choice.draft_tokens,
-        max_model_len=preset.max_model_len,
-        page_size=preset.page_size,
-        num_pages=preset.num_pages,
-        prefill_chunk=preset.prefill_chunk,
-        seed=preset.seed if choice.seed is None else choice.seed,
-        device=usable_device(settings.device.name if choice.device is None else choice.device),
-        dtype=choice.dtype or preset.dtype,
-    )
-    if "max_model_len" in preset.model_fields_set:
-        _require_room(options.draft_tokens, preset.max_model_len)
-    # Before the model, and before anything is measured: a wrong file should cost neither.
-    settings = check_calibration(settings, plugins, options.limits, drafter=next(iter(choice.drafters), None))
-    with blaming_plugins(plugins):
-        model = (load or models[choice.model].load)(
+    return outset_of(choice, *discover(), mode=mode, load=load)
+
+
+def load_session(outset: Outset, fetched: FetchProgress | None = None) -> Session:
+    """Load the model.
+
+    Args:
+        outset: what ``prepare`` returned.
+        fetched: called as ``fetched(done, total)`` while the model is fetched.
+
+    Raises:
+        ModelFileError: the model cannot be fetched or read.
+        PluginError: it is not what its descriptor says, or its plugin raised.
+        EngineError, CalibrationError: as ``Outset.opened`` does.
+    """
+    options, choice = outset.options, outset.choice
+    with blaming_plugins(outset.plugins):
+        model = outset.load(
             ModelOptions(device=options.device, dtype=options.dtype, offline=choice.offline, progress=fetched)
         )
-    capability = doctor(settings, options.device, plugins=plugins).capability
-    with blaming_plugins(plugins):
-        chosen = choose_drafting(choice.drafters, drafters, model.model.geometry.name, options.draft_tokens)
-    check_calibration(settings, plugins, options.limits, model.model.geometry.name, chosen.first.name)
+        geometry = model.model.geometry
+    chosen = outset.opened(geometry)
     if chosen.fallback:
         note(chosen.fallback)
     return Session(
-        settings,
-        plugins,
+        outset.settings,
+        outset.plugins,
         model,
         chosen.first,
         options,
-        capability,
+        outset.capability,
         choice.model,
         chosen.rivals,
         chosen.fallback,
     )
+
+
+def open_session(
+    choice: Choice, fetched: FetchProgress | None = None, *, load: Load | None = None
+) -> Session:
+    """Load settings, plugins and the model: ``prepare`` and ``load_session`` in one."""
+    return load_session(prepare(choice, load=load), fetched)
 
 
 def table_path(session: Session) -> Path:
@@ -324,15 +256,32 @@ def stored_table(session: Session) -> tuple[CostTable | None, str]:
     if not named and not path.exists():
         return None, "no cost table for this setup yet"
     try:
-        table = CostTable.load(path, session.fingerprint)
+        table = load_named(path, session.fingerprint) if named else CostTable.load(path, session.fingerprint)
     except (FingerprintMismatchError, CostTableError) as error:
         if named:
-            variable = "ADAVERIFY_PATHS_COST_TABLE"
-            raise error.within(variable, f"set {variable} to another table, or unset it") from error
+            raise
         return None, f"the stored cost table is not usable: {error.problem}"
     if table.disturbed and not named:
         return None, f"the stored cost table was measured on a busy machine: {table.disturbed[0]}"
     return table, f"cost table {path}"
+
+
+def load_named(path: Path, wanted: Fingerprint | None) -> CostTable:
+    """Return the table that ADAVERIFY_PATHS_COST_TABLE names.
+
+    Args:
+        path: its file.
+        wanted: the setup that it must be of; None judges the file alone.
+
+    Raises:
+        FingerprintMismatchError, CostTableError: it belongs to another setup or is unreadable; names the
+            variable.
+    """
+    try:
+        return CostTable.load(path, wanted)
+    except (FingerprintMismatchError, CostTableError) as error:
+        variable = "ADAVERIFY_PATHS_COST_TABLE"
+        raise error.within(variable, f"set {variable} to another table, or unset it") from error
 
 
 def check_stored(session: Session, table: CostTable) -> TableCheck:

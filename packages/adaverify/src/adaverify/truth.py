@@ -128,6 +128,16 @@ def record_truth(
     return Truth(records, len(tasks) - len(kept))
 
 
+def no_block_drafter(name: str, arrived: str) -> EngineError:
+    """Return why the drafter ``name`` cannot be recorded; ``arrived`` says what it is, or why it drafts."""
+    return EngineError(
+        f"the drafter {name} cannot be recorded",
+        arrived=arrived or name,
+        allowed="one that drafts a block from the target's state (contract BlockDrafter)",
+        remedy="choose another drafter; `adaverify run --trace` records any",
+    )
+
+
 def anchor_drafter(session: Session) -> AnchorDrafter:
     """Return the session's drafter, ready to draft anywhere.
 
@@ -139,12 +149,7 @@ def anchor_drafter(session: Session) -> AnchorDrafter:
     with blaming_plugins(session.plugins):
         block = session.new_drafter(torch.device(options.device))
     if not isinstance(block, BlockDrafter):
-        raise EngineError(
-            f"the drafter {session.drafter.name} cannot be recorded",
-            arrived=type(block).__name__,
-            allowed="one that drafts a block from the target's state (contract BlockDrafter)",
-            remedy="choose another drafter; `adaverify run --trace` records any",
-        )
+        raise no_block_drafter(session.drafter.name, session.fallback or type(block).__name__)
     dtype, device = getattr(torch, options.dtype), torch.device(options.device)
     with blaming_plugins(session.plugins):
         return AnchorDrafter(block, session.model.model, dtype, device, options.draft_tokens)
@@ -184,6 +189,7 @@ def _header(session: Session, tasks: Sequence[Task], run: dict[str, Any], seed: 
             **run,
             "dtype": session.options.dtype,
             "device": session.options.device,
+            "device_name": session.capability.device_name,
             "torch": torch.__version__,
             "python": platform.python_version(),
         },

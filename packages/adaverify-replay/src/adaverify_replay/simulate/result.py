@@ -45,6 +45,11 @@ class ArmResult:
         return self.tokens / self.seconds
 
     @property
+    def step_seconds(self) -> float:
+        """Mean seconds of a step, drafting included."""
+        return self.seconds / self.steps
+
+    @property
     def token_seconds(self) -> float:
         """Mean seconds from one token of a request to its next."""
         return self.seconds * self.requests / self.tokens
@@ -71,7 +76,14 @@ class ArmResult:
 
     def as_dict(self) -> dict[str, Any]:
         """Return a JSON-ready dictionary, ratios included."""
-        ratios = ("tokens_per_second", "token_seconds", "accepted_length", "mean_budget", "wasted_share")
+        ratios = (
+            "tokens_per_second",
+            "step_seconds",
+            "token_seconds",
+            "accepted_length",
+            "mean_budget",
+            "wasted_share",
+        )
         return {**asdict(self), "wasted": self.wasted, **{name: getattr(self, name) for name in ratios}}
 
 

@@ -38,6 +38,7 @@ class Scene:
         warmup: steps that do not count.
         tokens: tokens that are counted at least; one pass over the records when None. At least 256 steps
             count.
+        bare: request counts of captured steps that draft nothing, rising; empty where there are none.
     """
 
     records: AcceptanceRecords
@@ -48,6 +49,7 @@ class Scene:
     seed: int = 0
     warmup: int = WARMUP
     tokens: int | None = None
+    bare: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         lowest = {"requests": 1, "context": 1, "seed": 0, "warmup": 0, "tokens": 1}
@@ -61,7 +63,8 @@ class Scene:
                     allowed=f"an int >= {bound}",
                     remedy=f"choose {name} >= {bound}",
                 )
-        _require_ladder(self.tiers)
+        for ladder in (self.tiers, self.bare):
+            _require_ladder(ladder)
         if not isinstance(self.table, CostTable):
             raise CostTableError(
                 "a simulation has no step times",
@@ -132,7 +135,7 @@ class _Run:
 
     def __init__(self, scene: Scene, name: str, planning: Planning) -> None:
         self.name, self._scene = name, scene
-        self._clock = Clock(scene.table, scene.tiers)
+        self._clock = Clock(scene.table, scene.tiers, scene.bare)
         order = np.random.default_rng(scene.seed).permutation(scene.records.sequences)
         self._cursors = Cursors(scene.records, order, scene.requests)
         self._arm: Arm = make_arm(
@@ -143,6 +146,7 @@ class _Run:
             scene.tiers,
             planning=planning,
             clock=self._clock,
+            bare=scene.bare,
         )
         # What a host that launches one ahead has not read yet.
         self._unread: list[tuple[StepOutcome, Plan | None]] = []
@@ -178,7 +182,7 @@ class _Run:
             keys=batch.sequences,
         )
         if tally is not None:
-            executed = self._clock.executed(batch.requests + int(admitted.sum()))
+            executed = self._clock.executed(batch.requests + int(admitted.sum()), drafting=drafted > 0)
             tally.count(outcome, chosen.plan, executed, seconds)
         self._unread.append((outcome, chosen.plan))
         while len(self._unread) > self._ahead:

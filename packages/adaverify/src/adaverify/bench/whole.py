@@ -8,7 +8,8 @@ from dataclasses import replace
 import torch
 
 from adaverify.drafting import DRAFTER
-from adaverify.session import MODEL, Choice, Session, open_session
+from adaverify.outset import MODEL, Choice
+from adaverify.session import Session, open_session
 from adaverify_contracts import (
     BenchmarkOptions,
     Drafter,

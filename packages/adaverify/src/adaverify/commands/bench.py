@@ -25,7 +25,8 @@ from adaverify.console import (
 )
 from adaverify.course import Course
 from adaverify.devices import usable_device
-from adaverify.files import require_writable, write_text
+from adaverify.drafting import require_known
+from adaverify.files import require_folder, require_writable, write_text
 from adaverify.options import Device, Dtype, Offline
 from adaverify.session import discover
 from adaverify.usage import path
@@ -124,6 +125,9 @@ def bench(
         return
     chosen = _chosen(name, plugins, capability)
     _require_stages(chosen, stage or [])
+    _require_names(plugins, model, drafter)
+    if folder is not None:
+        require_folder(folder, "--out")
     setup = surroundings(where, capability, repeat) | {"clocks_before": clocks(where)}
     with progress() as display:
         course = Course(display)
@@ -193,6 +197,21 @@ def _require_stages(chosen: Sequence[Entry], stages: Sequence[str]) -> None:
     for stage in stages:
         if stage not in known:
             raise UnknownNameError("stage", stage, known)
+
+
+def _require_names(plugins: PluginManager, model: str | None, drafter: str | None) -> None:
+    """Refuse a model or a drafter that nothing registered, before the first benchmark runs.
+
+    Raises:
+        UnknownNameError: lists those that were discovered.
+    """
+    models = tuple(entry.descriptor.name for entry in plugins.models())
+    if model is not None and model not in models:
+        raise UnknownNameError("model", model, models)
+    require_known(
+        () if drafter is None else (drafter,),
+        {entry.descriptor.name: entry.descriptor for entry in plugins.drafters()},
+    )
 
 
 def _run(entry: Entry, options: BenchmarkOptions, plugins: PluginManager, *, skip: bool) -> Outcome:

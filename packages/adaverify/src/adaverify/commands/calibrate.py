@@ -22,10 +22,11 @@ from adaverify.options import (
     Plot,
     Tokens,
 )
+from adaverify.outset import MODEL, Choice
 from adaverify.prompting import encode_prompts, take_prompts
 from adaverify.recording import Recording, read_recordings, record_run
 from adaverify.running import require_trace, sampling_of
-from adaverify.session import MODEL, Choice, open_session
+from adaverify.session import load_session, prepare
 from adaverify.usage import LARGEST_SEED, finite_temperature, path
 from adaverify_contracts import AdaverifyError, CalibrationError
 from adaverify_replay import plot_reliability, require_plottable
@@ -198,11 +199,14 @@ def _run(
 ) -> Recording:
     texts, places = take_prompts(prompts, _HUMAN_EVAL_COUNT if prompts is None and count is None else count)
     sampling = sampling_of(len(texts), tokens, temperature, choice.seed)
+    outset = prepare(choice)
+    _require_labels(len(texts), outset.options.draft_tokens)
+    at_once = min(concurrency or outset.concurrency, len(texts))
+    outset.require_sizes(at_once, 1 + tokens)
     with progress() as display:
         course = Course(display)
-        session = open_session(choice, course.stage(f"loading {choice.model}", LOADED))
+        session = load_session(outset, course.stage(f"loading {choice.model}", LOADED))
         ids = encode_prompts(session, texts, places, tokens, chat)
-        at_once = min(concurrency or session.concurrency, len(texts))
         session = session.sized(at_once, max(map(len, ids)) + tokens)
         run = {
             "concurrency": at_once,
@@ -226,14 +230,7 @@ def _studies(
 ) -> dict[str, Study]:
     """Return the study of each regime that has enough prompts; says which has not."""
     if not gathered.regimes:
-        raise CalibrationError(
-            "there are no drafts to calibrate on",
-            arrived=dict(gathered.left_out) or "no records",
-            allowed="steps that verified every draft, recorded by a version that keeps rows",
-            remedy="leave out the trace: `adaverify calibrate` then records a run itself"
-            if traced
-            else "give more or longer prompts, more --tokens, and --draft-tokens of 1 or more",
-        )
+        raise _no_drafts(dict(gathered.left_out) or "no records", traced=traced)
     studies: dict[str, Study] = {}
     refused: list[CalibrationError] = []
     for name, rows in gathered.regimes.items():
@@ -245,6 +242,30 @@ def _studies(
     if not studies:
         raise refused[0]
     return studies
+
+
+def _require_labels(prompts: int, draft_tokens: int) -> None:
+    """Refuse a run whose labels cannot be fitted to, whatever they turn out to be."""
+    if draft_tokens == 0:
+        raise _no_drafts("K = 0", traced=False)
+    if prompts < 2:
+        raise CalibrationError(
+            "one prompt cannot be split into one to fit on and one to judge by",
+            arrived=f"{prompts} prompt",
+            allowed="at least 2 prompts",
+            remedy="give more prompts",
+        )
+
+
+def _no_drafts(arrived: object, *, traced: bool) -> CalibrationError:
+    return CalibrationError(
+        "there are no drafts to calibrate on",
+        arrived=arrived,
+        allowed="steps that verified every draft, recorded by a version that keeps rows",
+        remedy="leave out the trace: `adaverify calibrate` then records a run itself"
+        if traced
+        else "give more or longer prompts, more --tokens, and --draft-tokens of 1 or more",
+    )
 
 
 def _refuse_run_options(context: typer.Context) -> None:

@@ -11,12 +11,12 @@ from adaverify.console import CHECK_FAILED, emit_json, note, out, progress, repo
 from adaverify.course import LOADED, Course
 from adaverify.files import require_writable
 from adaverify.options import Calibration, Device, Drafter, DraftTokens, Dtype, Json, Model, Offline
+from adaverify.outset import MODEL, Choice
 from adaverify.session import (
-    MODEL,
-    Choice,
     Session,
+    load_session,
     measure_table,
-    open_session,
+    prepare,
     profile_command,
     store_table,
     table_path,
@@ -63,11 +63,13 @@ def profile(
     require_writable(plot, "--plot")
     if store is not None:
         require_writable(store, "--table")
-    choice = Choice(model, drafter, device, dtype, draft_tokens, None, offline, calibration)
+    outset = prepare(Choice(model, drafter, device, dtype, draft_tokens, None, offline, calibration))
+    at_once = concurrency or outset.concurrency
+    outset.require_sizes(at_once, context)
     with progress() as display:
         course = Course(display)
-        session = open_session(choice, course.stage(f"loading {model}", LOADED))
-        session = session.sized(concurrency or session.concurrency, context)
+        session = load_session(outset, course.stage(f"loading {model}", LOADED))
+        session = session.sized(at_once, context)
         cost_table = measure_table(session, course.stage("measuring step times"), repeats=repeats)
     stored = store or (None if cost_table.disturbed else _default_store(session))
     if stored is not None:

@@ -9,15 +9,18 @@ import typer
 
 from adaverify.console import count_of, emit_json, note, out, progress, reports_errors, say, table
 from adaverify.course import LOADED, Course
+from adaverify.drafting import DRAFTER
 from adaverify.files import require_writable
 from adaverify.options import Device, Drafter, DraftTokens, Dtype, Json, Model, Offline
+from adaverify.outset import MODEL, Choice, Outset
 from adaverify.prompting import encode_prompts
-from adaverify.session import MODEL, Choice, Session, open_session
+from adaverify.session import Session, load_session, prepare
 from adaverify.texts import Text, texts_of
-from adaverify.truth import anchor_drafter, record_truth, tasks_of, write_texts
+from adaverify.truth import anchor_drafter, no_block_drafter, record_truth, tasks_of, write_texts
 from adaverify.usage import LARGEST_SEED, finite_temperature, path, share_of_one
-from adaverify_contracts import AdaverifyError
+from adaverify_contracts import AdaverifyError, RecordsError
 from adaverify_replay import REGIMES, SOURCES, AcceptanceRecords
+from adaverify_replay.records import MOST_DRAFTS
 
 # Share of the command in which the target writes; drafting everywhere takes the rest.
 _WRITTEN = 0.5
@@ -78,13 +81,16 @@ def record(
     if sampled and temperature == 0.0:
         raise typer.BadParameter("--temperature 0 is greedy; allowed with --sampled: above 0")
     choice = Choice(model, drafter, device, dtype, draft_tokens, seed, offline, uncalibrated=True)
+    outset = prepare(choice, mode="none")
+    _require_recordable(outset)
+    # The last block of drafts is held against tokens that are no positions themselves.
+    length, at_once = tokens + outset.options.draft_tokens, min(concurrency, len(texts))
+    outset.require_sizes(at_once, 1 + length)
     with progress() as display:
         course = Course(display)
-        session = open_session(choice, course.stage(f"loading {model}", LOADED))
+        session = load_session(outset, course.stage(f"loading {model}", LOADED))
         ids = _encode(session, texts)
-        # The last block of drafts is held against tokens that are no positions themselves.
-        length = tokens + session.options.draft_tokens
-        session = session.sized(min(concurrency, len(texts)), max(map(len, ids)) + length)
+        session = session.sized(at_once, max(map(len, ids)) + length)
         tasks = tasks_of(texts, ids, length, share=sampled, temperature=temperature, seed=seed)
         anchors = anchor_drafter(session)
         done = write_texts(session, tasks, course.stage("the target writes", LOADED + _WRITTEN))
@@ -111,6 +117,23 @@ def record(
         _render(report)
     if truth.short:
         note(f"{count_of(truth.short, 'sequence')} ended too soon: no position has a whole block behind it")
+
+
+def _require_recordable(outset: Outset) -> None:
+    """Refuse a K that no records have, and the drafter that is known to keep requests."""
+    draft_tokens = outset.options.draft_tokens
+    if not 1 <= draft_tokens <= MOST_DRAFTS:
+        raise RecordsError(
+            "records of this K cannot be kept",
+            arrived=draft_tokens,
+            allowed=f"1 .. {MOST_DRAFTS}",
+            remedy="choose --draft-tokens within it",
+        )
+    named = outset.choice.drafters[:1]
+    if outset.drafting is not None:
+        named = (outset.drafting.first.name,)
+    if named == (DRAFTER,):
+        raise no_block_drafter(DRAFTER, outset.drafting.fallback if outset.drafting else "")
 
 
 def _encode(session: Session, texts: list[Text]) -> list[list[int]]:

@@ -10,6 +10,7 @@ import typer
 from adaverify.affordable import job_steps
 from adaverify.console import CHECK_FAILED, count_of, emit_json, err, note, progress, reports_errors, table
 from adaverify.course import LOADED, Course
+from adaverify.crowding import CROWDED, crowding, load_average
 from adaverify.files import require_writable
 from adaverify.options import (
     MODES,
@@ -25,6 +26,7 @@ from adaverify.options import (
     Offline,
     Tokens,
 )
+from adaverify.outset import MODEL, Choice, Outset
 from adaverify.pricing import Job, Prices, find_prices, share_of_measuring
 from adaverify.prompting import encode_prompts, take_prompts
 from adaverify.rivals import fixed_engines, require_fewer, rival_engines, rival_names
@@ -38,13 +40,7 @@ from adaverify.running import (
     trace_failure,
     trace_writer,
 )
-from adaverify.session import (
-    MODEL,
-    Choice,
-    Session,
-    open_session,
-    table_path,
-)
+from adaverify.session import Session, load_named, load_session, prepare, table_path
 from adaverify.usage import LARGEST_SEED, finite_temperature, path
 from adaverify_contracts import AdaverifyError
 from adaverify_engine import Engine, Sampling
@@ -117,21 +113,27 @@ def run(
     Exits with 1 when the modes' greedy or trim-invariant tokens differ in float32 for another reason than a
     near-tie.
     """
+    load = load_average()
     modes = tuple(name for name in MODES if name in mode) if mode else MODES
     texts, places = take_prompts(prompts, count)
     sampling = sampling_of(len(texts), tokens, temperature, seed, trim_invariant=trim_invariant)
     if trace is not None:
-        _check_trace(trace, modes)
-    choice = Choice(model, drafter, device, dtype, draft_tokens, seed, offline, calibration)
+        _check_trace(trace, "--trace", modes)
     counts = sorted(set(fixed or ()))
     require_fewer(counts, draft_tokens)
+    choice = Choice(model, drafter, device, dtype, draft_tokens, seed, offline, calibration)
+    outset = prepare(choice, mode=modes[-1])
+    trace = trace or _preset_trace(outset, modes)
+    at_once = _concurrency(outset, concurrency, len(texts))
+    # A prompt has a token at least; how many more, and whether rivals run, only the model tells.
+    outset.require_sizes(at_once, 1 + tokens, len(modes) + len(counts))
+    _check_table(outset, at_once, modes)
     with progress() as display:
         course = Course(display)
-        session = open_session(choice, course.stage(f"loading {model}", LOADED))
-        trace = trace or _preset_trace(session, modes)
+        session = load_session(outset, course.stage(f"loading {model}", LOADED))
         ids = encode_prompts(session, texts, places, tokens, chat)
         session = session.sized(
-            _concurrency(session, concurrency, len(texts)),
+            at_once,
             max(map(len, ids)) + tokens,
             len(modes) + len(counts) + sum(map(len, rival_names(session, modes).values())),
         )
@@ -145,9 +147,11 @@ def run(
         }
         steps = job_steps(len(modes), rounds + WARMUP, len(ids), session.options.max_requests, tokens)
         job = Job("adaptive" in modes, measure, steps)
-        result, engines, prices = _compare(session, modes, counts, ids, sampling, sizes, trace, job, course)
+        result, engines, prices, crowded = _compare(
+            session, modes, counts, ids, sampling, sizes, trace, job, course, load
+        )
     _forget_stray_table(session, engines)
-    report = build_report(session, result, engines, texts, sizes, prices)
+    report = build_report(session, result, engines, texts, sizes, prices, [crowded] if crowded else [])
     if json:
         emit_json(report)
     else:
@@ -168,8 +172,9 @@ def _compare(
     trace: Path | None,
     job: Job,
     course: Course,
-) -> tuple[Comparison, dict[str, Engine], Prices]:
-    """Run the modes; return the comparison, the engines that ran and where the prices came from."""
+    load: float,
+) -> tuple[Comparison, dict[str, Engine], Prices, str]:
+    """Run the modes; return the comparison, the engines that ran, the origin of the prices and a warning."""
     with trace_writer(trace, session, sizes | {"prompts": len(ids)}) as writer:
         until = LOADED + (1.0 - LOADED) * share_of_measuring(session, job)
         prices = find_prices(session, job, course, until=until)
@@ -183,6 +188,11 @@ def _compare(
         )
         for line in engines[modes[0]].verifier.report.warnings:
             note(line)
+        crowded = crowding(session.options.device, load, prices)
+        if crowded:
+            note(crowded)
+            for engine in engines.values():
+                engine.verifier.manager.note(0, CROWDED)
         live = Live(engines)
         show, finished = course.stage("running", note=live), 0
 
@@ -199,10 +209,10 @@ def _compare(
             course.stop()
             _say_partial(live, finished, (sizes["rounds"] + WARMUP) * len(engines), len(engines))
             raise
-    return result, engines, prices
+    return result, engines, prices, crowded
 
 
-def _check_trace(path: Path, modes: tuple[Mode, ...]) -> None:
+def _check_trace(path: Path, option: str, modes: tuple[Mode, ...]) -> None:
     if "adaptive" not in modes:
         raise AdaverifyError(
             "a trace holds the steps of the mode adaptive, which does not run",
@@ -210,17 +220,27 @@ def _check_trace(path: Path, modes: tuple[Mode, ...]) -> None:
             allowed="modes that include adaptive",
             remedy="add --mode adaptive, or leave out --trace",
         )
-    require_writable(path, "--trace")
+    require_writable(path, option)
     require_trace(path)
 
 
-def _preset_trace(session: Session, modes: tuple[Mode, ...]) -> Path | None:
+def _preset_trace(outset: Outset, modes: tuple[Mode, ...]) -> Path | None:
     """Return the trace that the settings ask for, where there is anything to trace."""
-    return session.settings.paths.trace if "adaptive" in modes else None
+    path = outset.settings.paths.trace if "adaptive" in modes else None
+    if path is not None:
+        _check_trace(path, "ADAVERIFY_PATHS_TRACE", modes)
+    return path
 
 
-def _concurrency(session: Session, asked: int | None, prompts: int) -> int:
-    wanted = asked or session.concurrency
+def _check_table(outset: Outset, concurrency: int, modes: tuple[Mode, ...]) -> None:
+    """Refuse a cost table that the user named and that cannot serve, where it would be read."""
+    path = outset.settings.paths.cost_table
+    if path is not None and "adaptive" in modes and outset.options.draft_tokens > 0:
+        load_named(path, outset.fingerprint(concurrency))
+
+
+def _concurrency(outset: Outset, asked: int | None, prompts: int) -> int:
+    wanted = asked or outset.concurrency
     if asked is not None and wanted > prompts:
         runs = "runs" if prompts == 1 else "run"
         note(

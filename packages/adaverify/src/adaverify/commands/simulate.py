@@ -7,13 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
-from adaverify.console import emit_json, note, out, progress, reports_errors, say, table
+from adaverify.console import count_of, emit_json, note, out, progress, reports_errors, say, table
 from adaverify.course import Course
 from adaverify.options import Calibration, Json
 from adaverify.session import discover
+from adaverify.step_times import step_times, table_in_words
 from adaverify.usage import LARGEST_SEED, path
-from adaverify_contracts import CostTableError
+from adaverify_contracts import CostTableError, RecordsError
 from adaverify_replay import BUNDLED, REGIMES, SOURCES, AcceptanceRecords, RecordsHeader
+from adaverify_replay.records import MOST_DRAFTS
 from adaverify_replay.simulate import ArmResult, Planning, Scene, arm_names
 from adaverify_replay.simulate import simulate as run_scene
 from adaverify_replay.simulate.arms import LAG
@@ -85,6 +87,15 @@ def simulate(
     seed: Annotated[
         int, typer.Option(min=0, max=LARGEST_SEED, help="Seed of the order of the sequences.")
     ] = 0,
+    draft_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=MOST_DRAFTS,
+            help="K: the first so many recorded drafts of each position. When omitted that of the settings "
+            "if they name one, else the table's, else all.",
+        ),
+    ] = None,
     calibration: Calibration = None,
     json: Json = False,
 ) -> None:
@@ -96,19 +107,24 @@ def simulate(
     asked = None if tiers is None else _counts(tiers)
     prices, named = _table(cost)
     truth = AcceptanceRecords.load(records)
-    chosen = truth.take(truth.of(source, regime)) if source or regime else truth
+    wanted, asker = _drafts(draft_tokens, prices, named, truth.draft_tokens)
+    chosen = _cut(truth, wanted, asker)
+    chosen = chosen.take(chosen.of(source, regime)) if source or regime else chosen
     planning = _planning(lag, calibration)
-    steps = _ladder(prices) if asked is None else asked
+    steps = _ladder(prices, "ladder") if asked is None else asked
+    # Captured steps that draft nothing are other graphs, with prices of their own.
+    bare = _ladder(prices, "bare") if steps and prices.bare_curves else ()
     sizes = list(dict.fromkeys(concurrency or _CONCURRENCY))
     arms = list(dict.fromkeys(arm or arm_names(chosen.draft_tokens)))
-    _say_setup(prices, truth.header)
+    _say_setup(prices, chosen.header)
     _say_doubts(prices, sizes, chosen.draft_tokens)
+    times = step_times(prices, chosen, sizes, steps, bare, context)
     results: dict[int, dict[str, ArmResult]] = {}
     with progress() as display:
         course = Course(display)
         for index, requests in enumerate(sizes, start=1):
-            scene = Scene(chosen, prices, requests, steps, context, seed, warmup, tokens)
-            stage = course.stage(f"simulating {requests} requests", index / len(sizes))
+            scene = Scene(chosen, prices, requests, steps, context, seed, warmup, tokens, bare)
+            stage = course.stage(f"simulating {count_of(requests, 'request')}", index / len(sizes))
             results[requests] = run_scene(scene, arms, planning, stage)
     report = {
         "records": {
@@ -120,7 +136,15 @@ def simulate(
             "source": source or list(SOURCES),
             "regime": regime or list(REGIMES),
         },
-        "table": {"path": named, "fingerprint": dict(prices.fingerprint.pairs), "tiers": list(steps)},
+        "draft_tokens": {"simulated": wanted, "recorded": truth.draft_tokens, "from": asker},
+        "table": {
+            "path": named,
+            "fingerprint": dict(prices.fingerprint.pairs),
+            "tiers": list(steps),
+            "bare": list(bare),
+            "words": table_in_words(prices, steps),
+            "times": [one.as_dict() for one in times],
+        },
         "planner": {
             "signal": planning.signal.name,
             "policy": planning.policy.name,
@@ -156,6 +180,33 @@ def _table(given: Path | None) -> tuple[CostTable, str]:
     return CostTable.load(found, None), str(found)
 
 
+def _drafts(asked: int | None, prices: CostTable, named: str, known: int) -> tuple[int, str]:
+    """Return K and whose it is: the option's, that of settings which name one, the table's, the records'."""
+    if asked is not None:
+        return asked, "--draft-tokens"
+    preset = discover()[0].engine
+    if "draft_tokens" in preset.model_fields_set:
+        return preset.draft_tokens, "ADAVERIFY_ENGINE_DRAFT_TOKENS"
+    measured = dict(prices.fingerprint.pairs).get("draft_tokens", "")
+    return (int(measured), f"step times {named}") if measured.isdecimal() else (known, "records")
+
+
+def _cut(truth: AcceptanceRecords, wanted: int, asker: str) -> AcceptanceRecords:
+    """Return the records of K = ``wanted``; says so where that is not all of them.
+
+    Raises:
+        RecordsError: nobody knows the fate of so many drafts; has both numbers.
+    """
+    try:
+        chosen = truth.first(wanted)
+    except RecordsError as error:
+        known = truth.draft_tokens
+        raise error.within(asker, f"pass --draft-tokens {known}, which were recorded") from error
+    if wanted < truth.draft_tokens:
+        note(f"K = {wanted} ({asker}): the first {wanted} of {truth.draft_tokens} recorded drafts are used")
+    return chosen
+
+
 def _planning(lag: int, calibration: Path | None) -> Planning:
     """Return what the settings in force make managers of."""
     settings, plugins = discover()
@@ -174,9 +225,9 @@ def _planning(lag: int, calibration: Path | None) -> Planning:
     )
 
 
-def _ladder(prices: CostTable) -> tuple[int, ...]:
-    """Return the ladder of the setup that the table was measured on; none where steps ran eagerly."""
-    return ladder_of(dict(prices.fingerprint.pairs).get("ladder", "")) or ()
+def _ladder(prices: CostTable, name: str) -> tuple[int, ...]:
+    """Return a ladder of the setup that the table was measured on; none where steps ran eagerly."""
+    return ladder_of(dict(prices.fingerprint.pairs).get(name, "")) or ()
 
 
 def _counts(text: str) -> tuple[int, ...]:
@@ -196,10 +247,9 @@ def _say_setup(prices: CostTable, header: RecordsHeader) -> None:
     """Say what the table was measured on, where that is not what was recorded."""
     facts = dict(prices.fingerprint.pairs)
     recorded = {
-        "device": header.source.get("device"),
+        "device": header.source.get("device_name"),
         "model": header.model,
         "drafter": header.drafter,
-        "draft_tokens": header.draft_tokens,
     }
     other = [
         f"{name} {facts[name]} (records: {value})"
@@ -208,6 +258,9 @@ def _say_setup(prices: CostTable, header: RecordsHeader) -> None:
     ]
     if other:
         note(f"the table was measured on another setup than the records: {', '.join(other)}")
+    measured = facts.get("draft_tokens", "")
+    if measured and measured != str(header.draft_tokens):
+        note(f"drafting {header.draft_tokens} is priced as the table has it, where K is {measured}")
 
 
 def _say_doubts(prices: CostTable, sizes: list[int], draft_tokens: int) -> None:
@@ -220,15 +273,33 @@ def _say_doubts(prices: CostTable, sizes: list[int], draft_tokens: int) -> None:
         note(f"the table ends at {tokens} query tokens: up to {needed} are priced by its upper half's slope")
 
 
+def _k_in_words(drafts: dict[str, Any]) -> str:
+    whole = drafts["simulated"] == drafts["recorded"]
+    return f"K = {drafts['simulated']}" + ("" if whole else f" of {drafts['recorded']} recorded")
+
+
 def _render(report: dict[str, Any], results: dict[int, dict[str, ArmResult]]) -> None:
     records, planner = report["records"], report["planner"]
     header = records["header"]
     say(
-        f"{header['model']}, drafter {header['drafter']}, K = {header['draft_tokens']}: "
+        f"{header['model']}, drafter {header['drafter']}, {_k_in_words(report['draft_tokens'])}: "
         f"{records['positions']} positions of {records['sequences']} texts; "
         f"signal {planner['signal']}, policy {planner['policy']}"
     )
     say(f"Step times: {report['table']['path']}")
+    say(report["table"]["words"])
+    out().print()
+    times = [
+        (
+            one["requests"],
+            one["context"],
+            *(1e3 * one[name] for name in ("plain", "full", "draft")),
+            one["ground"],
+        )
+        for one in report["table"]["times"]
+    ]
+    heads = ("requests", "KV length", "no drafts", "all drafts", "drafting", "where from")
+    out().print(table("Step times used, ms", heads, times))
     for requests, found in results.items():
         best = max(one.tokens_per_second for one in found.values())
         rows = [
@@ -236,6 +307,7 @@ def _render(report: dict[str, Any], results: dict[int, dict[str, ArmResult]]) ->
                 name,
                 one.tokens_per_second,
                 f"{100 * one.tokens_per_second / best:.1f} %",
+                1e3 * one.step_seconds,
                 1e3 * one.token_seconds,
                 one.accepted_length,
                 one.mean_budget,
@@ -243,11 +315,12 @@ def _render(report: dict[str, Any], results: dict[int, dict[str, ArmResult]]) ->
             )
             for name, one in found.items()
         ]
-        columns = ("arm", "tokens/s", "of best", "ms/token", "length", "budget", "wasted")
+        columns = ("arm", "tokens/s", "of best", "ms/step", "ms/token", "length", "budget", "wasted")
         out().print()
-        out().print(table(f"{requests} requests", columns, rows))
+        out().print(table(count_of(requests, "request"), columns, rows))
     out().print()
     say(
-        "Length: tokens a request and step. Budget: drafts verified in a step. Wasted: share not accepted.",
+        "A step is whole, drafting included. Length: tokens a request and step. Budget: drafts verified in a "
+        "step. Wasted: share not accepted.",
         "dim",
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from time import perf_counter
 from typing import Protocol
 
@@ -12,12 +11,21 @@ from adaverify.bench.endtoend.deck import Curve, Deck, at_budget
 from adaverify.bench.endtoend.oracle import best_budget
 from adaverify.bench.endtoend.rounds import Seen
 from adaverify.bench.endtoend.text import Cursors
-from adaverify_contracts import BudgetReads, Plan, PolicyDescriptor, StepOutcome, StepState, WrongValueError
+from adaverify_contracts import (
+    BudgetReads,
+    Plan,
+    PolicyDescriptor,
+    StepOutcome,
+    StepState,
+    WrongValueError,
+)
 from adaverify_contracts import Seen as ScoresSaw
-from adaverify_engine.pipeline import AHEAD
-from adaverify_engine.recorded import Landed
+from adaverify_engine.flight import AHEAD, Landed
 from adaverify_replay.simulate import best_admitted
 from adaverify_verification import DRAFTER, CostModel, ManagerOptions, RatioPolicy, VerificationManager
+
+Forced = Landed[np.ndarray | None]
+"""A step on the host, with the prefixes int64 [R] that it was told to admit, None where it had a budget."""
 
 
 class Chooser(Protocol):
@@ -40,7 +48,7 @@ class Chooser(Protocol):
         """Return the plan, and the prefixes int64 [R] of a forced step."""
         ...
 
-    def learn(self, landed: Landed) -> None:
+    def learn(self, landed: Forced) -> None:
         """Take in a finished step."""
         ...
 
@@ -62,7 +70,7 @@ class Adaptive:
         plan = self._verifier.plan(state)
         return plan if self._budget is None else at_budget(plan, self._budget, self._verifier.tiers), None
 
-    def learn(self, landed: Landed) -> None:
+    def learn(self, landed: Forced) -> None:
         """Let the verifier learn from it."""
         self._verifier.observe(outcome_of(landed), landed.plan)
 
@@ -88,7 +96,7 @@ class Fixed:
         plan = self._manager.plan(state)
         return plan if self._budget is None else at_budget(plan, self._budget, self._tiers), None
 
-    def learn(self, landed: Landed) -> None:
+    def learn(self, landed: Forced) -> None:
         """Close the step."""
         self._manager.observe(outcome_of(landed), landed.plan, "recorded")
 
@@ -126,7 +134,7 @@ class Oracle:
         cursors.advance(prefix)
         return at_budget(self._manager.plan(state), budget, self._deck.verifier.tiers), prefix
 
-    def learn(self, landed: Landed) -> None:
+    def learn(self, landed: Forced) -> None:
         """Learn nothing."""
 
 
@@ -145,7 +153,7 @@ def plain_manager(deck: Deck, mode: str) -> VerificationManager:
     )
 
 
-def outcome_of(landed: Landed) -> StepOutcome:
+def outcome_of(landed: Forced) -> StepOutcome:
     """Return what a recorded step did, as the manager learns it."""
     state, results = landed.state, landed.results
     yes = np.ones(state.requests, dtype=bool)
@@ -171,7 +179,6 @@ class OurSteps:
 
     def __init__(self, deck: Deck, chooser: Chooser) -> None:
         self._deck, self._chooser = deck, chooser
-        self._prefixes: deque[np.ndarray | None] = deque()
 
     def open(self, starts: np.ndarray) -> None:
         """Begin a round."""
@@ -190,13 +197,12 @@ class OurSteps:
         plan, prefix = self._chooser.plan(state)
         if prefix is not None:
             self._deck.state.force(prefix)
-        self._deck.flight.launch(state, plan, started)
-        self._prefixes.append(prefix)
+        self._deck.launch(state, plan, prefix, started)
 
     def land(self) -> Seen:
         """Read the oldest step and learn from it."""
         landed = self._deck.flight.land()
-        prefix = self._prefixes.popleft()
+        prefix = landed.rows
         admitted, accepted = landed.results.admitted, landed.results.accepted
         if prefix is not None and not np.array_equal(prefix, admitted):
             raise WrongValueError(

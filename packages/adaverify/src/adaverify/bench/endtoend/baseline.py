@@ -25,7 +25,7 @@ import torch
 from adaverify.bench.endtoend.deck import Curve, Deck, tier_of
 from adaverify.bench.endtoend.rounds import Seen
 from adaverify_contracts import CapturedGraph, DecodeRows, GraphBackend
-from adaverify_engine.pipeline import AHEAD
+from adaverify_engine.flight import AHEAD
 from adaverify_graphs import CudaGraphBackend, EagerBackend, capture_query_lens
 from adaverify_metadata import TailHeavySchedule
 from adaverify_runtime import Staged

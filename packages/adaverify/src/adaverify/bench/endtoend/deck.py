@@ -14,7 +14,8 @@ from adaverify.bench.endtoend.ground import Ground
 from adaverify.bench.endtoend.sources import MadeBody
 from adaverify.bench.endtoend.stamps import Stamps
 from adaverify_contracts import EngineError, Plan, StepState
-from adaverify_engine.recorded import Flight, RecordedState, RecordedStep
+from adaverify_engine.flight import Flight
+from adaverify_engine.recorded import RecordedState, RecordedStep
 from adaverify_engine.results import ResultRing
 from adaverify_graphs import CaptureReport
 from adaverify_runtime import Verifier, assemble
@@ -118,7 +119,7 @@ class Deck:
         self.state = RecordedState(self.limits, ground.device, text.scores, text.accepted, self.context)
         self.state.pages(made.table[:requests])
         self.ring = ResultRing(self.limits, ground.device)
-        self.flight = Flight(self.verifier, self.ring)
+        self.flight: Flight[np.ndarray | None] = Flight(self.verifier, self.ring)
         step = RecordedStep(self.body, self.verifier, self.state, self.ring.device_results)
         run, prologue = (step.run, step.prologue) if stamps is None else stamps.around(step)
         report = self.verifier.capture(run, dict.fromkeys(wanted, 1.0), prologue=prologue)
@@ -166,6 +167,25 @@ class Deck:
             emitting=self.requests,
             kv_tokens=self.requests * self.context,
         )
+
+    def launch(self, state: StepState, plan: Plan, prefix: np.ndarray | None, started: float) -> None:
+        """Launch a step that was planned from clock time ``started`` on.
+
+        Args:
+            state: the step; plan: its plan.
+            prefix: int64 [R], what a forced step was told to admit; None where it has a budget.
+            started: clock time at which its planning began.
+
+        Raises:
+            EngineError: no captured size serves the plan.
+        """
+        if not self.flight.launch(state, plan, prefix, started):
+            raise EngineError(
+                "no captured size serves this step",
+                arrived=f"{plan.requests} requests, budget {plan.budget}",
+                allowed=f"tokens up to one of the tiers {self.verifier.tiers}",
+                remedy="capture a ladder that ends at the largest batch",
+            )
 
     def close(self) -> None:
         """Give back graphs and buffers."""

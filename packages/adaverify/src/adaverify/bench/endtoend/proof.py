@@ -12,7 +12,7 @@ from adaverify.bench.endtoend.arms import Adaptive, OurSteps
 from adaverify.bench.endtoend.deck import Deck
 from adaverify.bench.launches import COUNTED, require_launches, synchronising_is_an_error
 from adaverify_contracts import WrongValueError
-from adaverify_engine.pipeline import AHEAD
+from adaverify_engine.flight import AHEAD
 
 STEPS = 100
 # A step has a thousand kernels and the profiler lists each: two sizes show it, others would only cost time.

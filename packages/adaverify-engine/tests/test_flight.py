@@ -1,0 +1,84 @@
+"""Steps under way: in order, read before they are dropped, each with what it was launched with."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from adaverify_contracts import Limits, StepState
+from adaverify_engine.flight import AHEAD, Flight
+from adaverify_engine.results import ResultRing
+
+LIMITS = Limits(max_requests=2, draft_tokens=1, max_model_len=16, page_size=4)
+
+
+class Counting:
+    """A verifier whose replay writes its number into the results; ``serves`` False has no size for any."""
+
+    def __init__(self, ring, serves=True):
+        self.ring, self.serves, self.launched = ring, serves, 0
+
+    def launch(self, plan, state):
+        if not self.serves:
+            return None
+        self.launched += 1
+        self.ring.device_results.accepted.fill_(self.launched)
+        return state
+
+
+def state_of(step):
+    return StepState(
+        step=step,
+        slots=np.arange(2),
+        generations=np.zeros(2, dtype=np.int64),
+        scheduled=np.ones(2, dtype=np.int64),
+        emitting=2,
+        kv_tokens=8,
+    )
+
+
+@pytest.fixture
+def ring():
+    return ResultRing(LIMITS, torch.device("cpu"))
+
+
+def test_steps_are_read_in_order_with_their_own_results(ring):
+    """The results of a step are its own although the next one ran before they were read."""
+    flight = Flight(Counting(ring), ring)
+    for step in range(AHEAD):
+        assert flight.launch(state_of(step), SimpleNamespace(), f"rows of {step}", 0.0)
+    assert list(flight.rows) == ["rows of 0", "rows of 1"]
+    for step in range(AHEAD):
+        landed = flight.land()
+        assert (landed.state.step, landed.rows) == (step, f"rows of {step}")
+        assert landed.results.accepted.tolist() == [step + 1] * 2
+        assert landed.at >= landed.seconds > 0 and landed.waited <= landed.seconds
+    assert len(flight) == 0
+
+
+def test_a_step_stays_under_way_until_it_is_dropped(ring):
+    """A reader that is interrupted while it hands results out finds them again."""
+    flight = Flight(Counting(ring), ring)
+    flight.launch(state_of(7), SimpleNamespace(), None, 0.0)
+    assert flight.read().state is flight.read().state
+    assert len(flight) == 1
+    flight.drop()
+    assert len(flight) == 0
+
+
+def test_time_before_the_step_in_front_was_read_is_not_its_own(ring):
+    """Two steps that ran behind one another share no second."""
+    flight = Flight(Counting(ring), ring)
+    flight.launch(state_of(0), SimpleNamespace(), None, 0.0)
+    flight.launch(state_of(1), SimpleNamespace(), None, 0.0)
+    first, second = flight.land(), flight.land()
+    assert second.seconds == pytest.approx(second.at - first.at)
+
+
+def test_a_step_that_no_captured_size_serves_is_not_under_way(ring):
+    flight = Flight(Counting(ring, serves=False), ring)
+    assert not flight.launch(state_of(0), SimpleNamespace(), None, 0.0)
+    assert len(flight) == 0
