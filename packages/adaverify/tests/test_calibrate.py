@@ -35,7 +35,8 @@ def recorded(calibrate, tmp_path):
 
 def test_the_report_has_before_and_after_of_every_position(calibrate, tmp_path):
     """Every prompt is judged by a fit that did not see it; file and diagrams are written."""
-    result = calibrate("--json", "--plot", "r.png", "--output", "mine.json")
+    scaled = ("--signal", "temperature-scaled")
+    result = calibrate("--json", "--plot", "r.png", "--output", "mine.json", *scaled)
     assert result.exit_code == 0, result.stderr
     report = json.loads(result.stdout)
     assert set(report) == {"setup", "signal", "left_out", "regimes", "calibration", "plot"}
@@ -79,8 +80,9 @@ def test_a_trace_gives_the_figures_of_its_run(recorded, invoke):
     assert (halves["folds"], halves["fitted"]["prompts"], halves["held_out"]["prompts"]) == (1, 10, 10)
     pair = json.loads(invoke("calibrate", path, "--json", "--folds", 2).stdout)["regimes"]["greedy"]
     assert (pair["folds"], pair["held_out"]["prompts"]) == (2, 20)
-    fitted = [row["temperature"] for row in pair["positions"]]
-    assert fitted == [row["temperature"] for row in first["regimes"]["greedy"]["positions"]]
+    fitted = [(row["slope"], row["intercept"]) for row in pair["positions"]]
+    assert fitted == [(row["slope"], row["intercept"]) for row in first["regimes"]["greedy"]["positions"]]
+    assert first["signal"] == "calibrated", "what a run serves with, where nothing is chosen"
 
 
 def test_regimes_of_two_traces_stay_apart(calibrate, recorded, invoke, tmp_path):
@@ -91,7 +93,8 @@ def test_regimes_of_two_traces_stay_apart(calibrate, recorded, invoke, tmp_path)
     report = json.loads(invoke("calibrate", path, sampled, "--json").stdout)
     assert set(report["regimes"]) == {"greedy", "sampled"}
     learnt = json.loads((tmp_path / "calibration.json").read_text())["learnt"]
-    assert all(learnt[name]["temperatures"] for name in ("greedy", "sampled"))
+    assert all(learnt[name]["refits"] for name in ("greedy", "sampled"))
+    assert learnt["greedy"]["intercepts"] != learnt["sampled"]["intercepts"]
 
 
 @pytest.mark.parametrize("signal", ["temperature-scaled", "calibrated"])
@@ -124,7 +127,7 @@ def test_run_and_profile_take_another_engines_file(tiny, run_tiny, invoke, tmp_p
 
 def test_a_file_for_another_drafter_or_signal_is_refused(calibrate, run_tiny, tmp_path, monkeypatch):
     """Exit 3, with both names; nothing ran."""
-    assert calibrate().exit_code == 0
+    assert calibrate("--signal", "temperature-scaled").exit_code == 0
     path = tmp_path / "calibration.json"
     path.write_text(path.read_text().replace("drafter n-gram", "drafter other"))
     result = run_tiny("--calibration", path)

@@ -32,6 +32,7 @@ from adaverify.usage import LARGEST_SEED, finite_temperature, path
 from adaverify_contracts import AdaverifyError, CalibrationError
 from adaverify_replay import plot_reliability, require_plottable
 from adaverify_verification import (
+    CALIBRATED,
     Gathered,
     Study,
     calibration_state,
@@ -111,9 +112,9 @@ def calibrate(
     signal: Annotated[
         str,
         typer.Option(
-            callback=_signal, help="Signal to fit: temperature-scaled (STS) or calibrated (logistic)."
+            callback=_signal, help="Signal to fit: calibrated (logistic) or temperature-scaled (STS)."
         ),
-    ] = SIGNALS[0],
+    ] = CALIBRATED.name,
     folds: Annotated[
         int | None,
         typer.Option(
@@ -365,7 +366,7 @@ def _say_doubts(studies: dict[str, Study]) -> None:
             positions = ", ".join(map(str, edge))
             note(
                 f"{name}: positions {positions} took the last temperature tried, as a shifted head does: it "
-                "is squeezed and not repaired. Compare --signal calibrated"
+                "is squeezed and not repaired. Leave out --signal"
             )
         pairs = [
             (before.ece, after.ece)
