@@ -10,7 +10,7 @@ import torch
 
 from adaverify_contracts import CalibrationError, Limits, StepOutcome
 from adaverify_verification.calibration import LogisticFit
-from adaverify_verification.calibration_study import SIGNALS, calibration_state, study
+from adaverify_verification.calibration_study import SIGNALS, calibration_state, cross_study, study
 from adaverify_verification.evidence import Evidence
 from adaverify_verification.signals import CalibratedSignal, TemperatureScaledSignal
 
@@ -40,6 +40,54 @@ def test_calibration_lowers_the_error_on_prompts_it_did_not_see(signal):
     assert found.short == ()
 
 
+@pytest.mark.parametrize("signal", SIGNALS)
+def test_folds_judge_every_prompt_by_a_fit_that_did_not_see_it(signal):
+    """All rows are judged, by other fits than the one that is kept, which is that of all rows."""
+    rows = recorded()
+    found, whole = cross_study("greedy", rows, signal), study("greedy", rows, signal, held_out=0.02)
+    assert (found.folds, found.fitted, found.held_out) == (5, (60, 3000), (60, 3000))
+    assert mean_error(found.after) < 0.5 * mean_error(found.before)
+    assert all(one.rows == 3000 for one in found.after)
+    assert all(one.ece < one.limit + 0.01 < 0.04 for one in found.after)
+    for name, values in found.parameters.items():
+        assert values == pytest.approx(whole.parameters[name], abs=0.3)
+    halves = cross_study("greedy", rows, signal, folds=2)
+    assert halves.parameters == found.parameters
+    assert [one.ece for one in halves.after] != [one.ece for one in found.after]
+
+
+def test_a_prompt_is_never_judged_by_its_own_labels():
+    """With labels of pure noise a fit that saw its own rows would look better than the share of accepted."""
+    generator = np.random.default_rng(5)
+    scores = generator.normal(0, 3, (40, 1))
+    accepted = (generator.random(40) < 0.5).astype(np.int64)
+    keys = np.repeat(np.arange(4), 10)
+    one = Evidence(scores, accepted, np.ones(40, np.int64), keys)
+    flipped = np.where(keys == 0, 1 - accepted, accepted)
+    other = Evidence(scores, flipped, np.ones(40, np.int64), keys)
+    first, second = (cross_study("greedy", rows, SIGNALS[1], folds=4) for rows in (one, other))
+    assert [found.after[0].predicted for found in (first, second)] == pytest.approx(
+        [np.mean([_of_others(rows, key) for key in range(4)]) for rows in (one, other)]
+    )
+
+
+def _of_others(rows: Evidence, key: int) -> float:
+    """Mean prediction for one prompt by a fit to the others."""
+    mine, fit = rows.keys == key, LogisticFit(1)
+    fit.fit_to(rows.scores[~mine], np.ones((30, 1), bool), rows.accepted[~mine][:, None] > 0)
+    slope, intercepts = fit.served()
+    return float((1 / (1 + np.exp(-(slope * rows.scores[mine] + intercepts)))).mean())
+
+
+def test_more_folds_than_prompts_leave_one_prompt_out_each():
+    """No fold is empty, and one prompt alone cannot be judged."""
+    assert cross_study("greedy", recorded(300, prompts=3), folds=9).folds == 3
+    with pytest.raises(CalibrationError, match="one prompt cannot be split"):
+        cross_study("greedy", recorded(50, prompts=1))
+    with pytest.raises(CalibrationError, match="at least 2"):
+        cross_study("greedy", recorded(50), folds=1)
+
+
 def test_only_the_logistic_form_mends_a_shift():
     """No bias term: a temperature squeezes a head that is 2 too sure and does not repair it (section 6)."""
     rows = recorded(factor=1.0, shift=2.0)
@@ -55,6 +103,8 @@ def test_a_study_is_a_function_of_its_rows(signal):
     rows = recorded(600, prompts=20)
     order = np.random.default_rng(1).permutation(600)
     shuffled = Evidence(rows.scores[order], rows.accepted[order], rows.judged[order], rows.keys[order])
+    folded = [cross_study("greedy", some, signal, seed=3).after for some in (rows, shuffled)]
+    assert [(a.ece, a.floor) for a in folded[0]] == [(a.ece, a.floor) for a in folded[1]]
     one, other = study("greedy", rows, signal, seed=3), study("greedy", shuffled, signal, seed=3)
     assert one.parameters == other.parameters
     assert [a.ece for a in one.after] == [b.ece for b in other.after]
@@ -107,6 +157,7 @@ def test_positions_with_few_labels_are_named():
     assert plain["fitted"]["prompts"] + plain["held_out"]["prompts"] == 5
     assert [item["position"] for item in plain["positions"]] == [1, 2, 3]
     assert set(plain["positions"][0]) == {"position", "temperature", "labels", "before", "after"}
+    assert plain["folds"] == 1
 
 
 def test_other_signals_have_nothing_to_fit():

@@ -13,6 +13,7 @@ from adaverify_verification.reliability import (
     area_under_curve,
     assess,
     brier_score,
+    chance_error,
     expected_calibration_error,
 )
 
@@ -77,9 +78,31 @@ def test_a_position_without_rows_has_no_figures():
         "position": 1,
         "rows": 0,
         "accepted": 0,
-        **dict.fromkeys(("predicted", "observed", "ece", "auc", "brier")),
+        **dict.fromkeys(("predicted", "observed", "ece", "floor", "limit", "auc", "brier")),
         "bins": (),
     }
+
+
+def test_the_floor_is_what_true_predictions_miss_by_chance():
+    """By simulation: labels drawn from the predictions themselves give this error, and 5 % of them more."""
+    generator = np.random.default_rng(0)
+    predicted = generator.beta(2.0, 1.0, 1500)
+    mean, limit = chance_error(predicted)
+    drawn = [
+        expected_calibration_error(predicted, generator.random(predicted.shape) < predicted)
+        for _ in range(1000)
+    ]
+    assert mean == pytest.approx(float(np.mean(drawn)), rel=0.03)
+    assert 0.02 < float(np.mean(np.array(drawn) > limit)) < 0.08
+    assert chance_error(np.repeat(predicted, 4))[0] == pytest.approx(mean / 2)
+    assert chance_error(predicted[::-1]) == (mean, limit)
+
+
+def test_certain_predictions_have_no_floor():
+    """Nothing is left to chance where every label is certain, nor where there is none."""
+    assert chance_error(np.array([0.0, 1.0, 1.0])) == (0.0, 0.0) == chance_error(np.zeros(0))
+    with pytest.raises(CalibrationError, match="no probability"):
+        chance_error(np.array([1.5]))
 
 
 survival = st.floats(0, 1)

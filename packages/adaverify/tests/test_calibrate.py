@@ -34,18 +34,21 @@ def recorded(calibrate, tmp_path):
 
 
 def test_the_report_has_before_and_after_of_every_position(calibrate, tmp_path):
-    """Prompts are split, figures are of the held-out side, file and diagrams are written."""
-    result = calibrate("--json", "--plot", "r.png", "--output", "mine.json")
+    """Every prompt is judged by a fit that did not see it; file and diagrams are written."""
+    scaled = ("--signal", "temperature-scaled")
+    result = calibrate("--json", "--plot", "r.png", "--output", "mine.json", *scaled)
     assert result.exit_code == 0, result.stderr
     report = json.loads(result.stdout)
     assert set(report) == {"setup", "signal", "left_out", "regimes", "calibration", "plot"}
     assert (report["setup"]["target"], report["setup"]["drafter"]) == ("tiny", "n-gram")
     (found,) = report["regimes"].values()
-    assert (found["fitted"]["prompts"], found["held_out"]["prompts"]) == (14, 6)
+    assert (found["folds"], found["fitted"]["prompts"], found["held_out"]["prompts"]) == (5, 20, 20)
+    assert found["fitted"]["rows"] == found["held_out"]["rows"] == found["positions"][0]["after"]["rows"]
     assert [row["position"] for row in found["positions"]] == [1, 2, 3]
     for row in found["positions"]:
         assert row["temperature"] > 0
         assert row["before"]["rows"] == row["after"]["rows"] > 0
+        assert 0 <= row["after"]["floor"] <= row["after"]["limit"] < 1
         assert 0 <= row["after"]["ece"] <= 1 and 0 <= row["after"]["brier"] <= 1
     assert (tmp_path / "r.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     state = json.loads((tmp_path / "mine.json").read_text())
@@ -73,7 +76,13 @@ def test_a_trace_gives_the_figures_of_its_run(recorded, invoke):
     assert again["regimes"] == first["regimes"]
     assert again["setup"]["traces"] == [str(path)]
     other = json.loads(invoke("calibrate", path, "--json", "--held-out", 0.5, "--seed", 3).stdout)
-    assert other["regimes"]["greedy"]["held_out"]["prompts"] == 10
+    halves = other["regimes"]["greedy"]
+    assert (halves["folds"], halves["fitted"]["prompts"], halves["held_out"]["prompts"]) == (1, 10, 10)
+    pair = json.loads(invoke("calibrate", path, "--json", "--folds", 2).stdout)["regimes"]["greedy"]
+    assert (pair["folds"], pair["held_out"]["prompts"]) == (2, 20)
+    fitted = [(row["slope"], row["intercept"]) for row in pair["positions"]]
+    assert fitted == [(row["slope"], row["intercept"]) for row in first["regimes"]["greedy"]["positions"]]
+    assert first["signal"] == "calibrated", "what a run serves with, where nothing is chosen"
 
 
 def test_regimes_of_two_traces_stay_apart(calibrate, recorded, invoke, tmp_path):
@@ -84,7 +93,8 @@ def test_regimes_of_two_traces_stay_apart(calibrate, recorded, invoke, tmp_path)
     report = json.loads(invoke("calibrate", path, sampled, "--json").stdout)
     assert set(report["regimes"]) == {"greedy", "sampled"}
     learnt = json.loads((tmp_path / "calibration.json").read_text())["learnt"]
-    assert all(learnt[name]["temperatures"] for name in ("greedy", "sampled"))
+    assert all(learnt[name]["refits"] for name in ("greedy", "sampled"))
+    assert learnt["greedy"]["intercepts"] != learnt["sampled"]["intercepts"]
 
 
 @pytest.mark.parametrize("signal", ["temperature-scaled", "calibrated"])
@@ -117,7 +127,7 @@ def test_run_and_profile_take_another_engines_file(tiny, run_tiny, invoke, tmp_p
 
 def test_a_file_for_another_drafter_or_signal_is_refused(calibrate, run_tiny, tmp_path, monkeypatch):
     """Exit 3, with both names; nothing ran."""
-    assert calibrate().exit_code == 0
+    assert calibrate("--signal", "temperature-scaled").exit_code == 0
     path = tmp_path / "calibration.json"
     path.write_text(path.read_text().replace("drafter n-gram", "drafter other"))
     result = run_tiny("--calibration", path)
@@ -144,6 +154,8 @@ def test_calibrating_does_not_read_the_file_it_is_about_to_write(calibrate, tmp_
         (("--signal", "optimistic"), 2, "nothing to fit"),
         (("--held-out", "1"), 2, "no share"),
         (("--held-out", "nan"), 2, "no share"),
+        (("--folds", "1"), 2, "--folds"),
+        (("--folds", "2", "--held-out", "0.5"), 2, "--held-out by some"),
         (("--count", 1), 3, "one prompt cannot be split"),
         (("--draft-tokens", 0), 3, "no drafts to calibrate on"),
     ],

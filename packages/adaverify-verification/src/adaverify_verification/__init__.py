@@ -8,7 +8,7 @@ from adaverify_verification.calibration_file import (
     signal_of,
     subject_names,
 )
-from adaverify_verification.calibration_study import Study, calibration_state, study
+from adaverify_verification.calibration_study import Study, calibration_state, cross_study, study
 from adaverify_verification.candidates import admit
 from adaverify_verification.contention import ContentionWatch
 from adaverify_verification.cost_model import CostModel
@@ -70,6 +70,7 @@ __all__ = [
     "calibration_subject",
     "check_table",
     "common_tier",
+    "cross_study",
     "effective_seen",
     "export_plan",
     "gather",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +12,13 @@ from adaverify_contracts import CalibrationError
 from adaverify_verification.calibration import MIN_EACH_POSITION, LogisticFit, probabilities
 from adaverify_verification.calibration_file import envelope
 from adaverify_verification.calibration_offline import IDENTITY, fit_temperatures, survivals
-from adaverify_verification.evidence import REGIME_NAMES, Evidence, split
+from adaverify_verification.evidence import REGIME_NAMES, Evidence, fold_of, split
 from adaverify_verification.reliability import PositionReliability, assess
 from adaverify_verification.signals import CALIBRATED, TEMPERATURE_SCALED
 
 SIGNALS = (TEMPERATURE_SCALED.name, CALIBRATED.name)
+FOLDS = 5
+"""Fits of a cross study: each sees four fifths of the prompts."""
 # As many labels as the fixed-point sums of a fit hold at the largest scores.
 _MOST_LABELS = 200_000
 
@@ -27,6 +29,8 @@ class Study:
 
     Attributes:
         regime: ``greedy`` or ``sampled``.
+        folds: 1 where some prompts were held out of one fit; else the fits, each judged by the prompts that
+            it did not see, all of them together.
         fitted, held_out: (prompts, rows) of either side.
         parameters: by name, one number a position: ``temperature``, or ``slope`` and ``intercept``.
         positives, negatives: labels a position was fitted to.
@@ -35,6 +39,7 @@ class Study:
     """
 
     regime: str
+    folds: int
     fitted: tuple[int, int]
     held_out: tuple[int, int]
     parameters: Mapping[str, tuple[float, ...]]
@@ -54,6 +59,7 @@ class Study:
         """Return a JSON-ready dictionary."""
         sides = {"fitted": self.fitted, "held_out": self.held_out}
         return {
+            "folds": self.folds,
             **{name: {"prompts": side[0], "rows": side[1]} for name, side in sides.items()},
             "short": list(self.short),
             "positions": [
@@ -84,29 +90,38 @@ def study(
     Raises:
         CalibrationError: fewer than two prompts, or a signal that has nothing to fit.
     """
-    if signal not in SIGNALS:
-        raise CalibrationError(
-            "this signal has nothing to fit offline",
-            arrived=signal,
-            allowed=", ".join(SIGNALS),
-            remedy="choose one of these, or record and fit in a script of your own",
-        )
+    fit = _fit_of(signal)
     seen, unseen = split(rows, held_out, seed)
-    fit = _temperatures if signal == TEMPERATURE_SCALED.name else _logistic
-    parameters, learnt, predicted = fit(seen, unseen)
-    positives, negatives = seen.labels()
-    raw = survivals(unseen.scores, np.full(rows.draft_tokens, IDENTITY))
-    return Study(
-        regime=regime,
-        fitted=(len(np.unique(seen.keys)), len(seen)),
-        held_out=(len(np.unique(unseen.keys)), len(unseen)),
-        parameters=parameters,
-        positives=tuple(positives.tolist()),
-        negatives=tuple(negatives.tolist()),
-        before=assess(raw, unseen.accepted, unseen.judged),
-        after=assess(predicted, unseen.accepted, unseen.judged),
-        learnt=learnt,
-    )
+    fitted = fit(seen)
+    return _judged(regime, 1, seen, unseen, fitted, fitted.survivals(unseen.scores))
+
+
+def cross_study(
+    regime: str, rows: Evidence, signal: str = SIGNALS[0], *, folds: int = FOLDS, seed: int = 0
+) -> Study:
+    """Fit one regime on all prompts, and judge every prompt by a fit that did not see it.
+
+    Prompts are dealt into folds; each fold is predicted by a fit to the others, and all predictions are
+    judged together. So every label counts on both sides and never in both roles at once. What is kept is the
+    fit to all of them, which saw a little more than those that were judged. A pure function of the rows.
+
+    Args:
+        regime: ``greedy`` or ``sampled``.
+        rows: of that regime.
+        signal: ``temperature-scaled`` or ``calibrated``, whose parameters are fitted.
+        folds: at least 2; one prompt each where there are fewer prompts.
+        seed: chooses another deal.
+
+    Raises:
+        CalibrationError: fewer than two prompts or folds, or a signal that has nothing to fit.
+    """
+    fit = _fit_of(signal)
+    fold = fold_of(rows, folds, seed)
+    predicted = np.empty(rows.scores.shape)
+    for number in range(int(fold.max()) + 1):
+        out = fold == number
+        predicted[out] = fit(rows.take(~out)).survivals(rows.scores[out])
+    return _judged(regime, int(fold.max()) + 1, rows, rows, fit(rows), predicted)
 
 
 def calibration_state(
@@ -125,10 +140,46 @@ def calibration_state(
     return envelope(signal, fingerprint, draft_tokens, learnt)
 
 
-_Fitted = tuple[dict[str, tuple[float, ...]], dict[str, Any], np.ndarray]
+@dataclass(frozen=True, slots=True)
+class _Fitted:
+    """Parameters by name, what the signal imports, and survivals float64 [N, K] of scores [N, K]."""
+
+    parameters: dict[str, tuple[float, ...]]
+    learnt: dict[str, Any]
+    survivals: Callable[[np.ndarray], np.ndarray]
 
 
-def _temperatures(seen: Evidence, unseen: Evidence) -> _Fitted:
+def _fit_of(signal: str) -> Callable[[Evidence], _Fitted]:
+    if signal not in SIGNALS:
+        raise CalibrationError(
+            "this signal has nothing to fit offline",
+            arrived=signal,
+            allowed=", ".join(SIGNALS),
+            remedy="choose one of these, or record and fit in a script of your own",
+        )
+    return _temperatures if signal == TEMPERATURE_SCALED.name else _logistic
+
+
+def _judged(
+    regime: str, folds: int, seen: Evidence, unseen: Evidence, fitted: _Fitted, predicted: np.ndarray
+) -> Study:
+    positives, negatives = seen.labels()
+    raw = survivals(unseen.scores, np.full(unseen.draft_tokens, IDENTITY))
+    return Study(
+        regime=regime,
+        folds=folds,
+        fitted=(len(np.unique(seen.keys)), len(seen)),
+        held_out=(len(np.unique(unseen.keys)), len(unseen)),
+        parameters=fitted.parameters,
+        positives=tuple(positives.tolist()),
+        negatives=tuple(negatives.tolist()),
+        before=assess(raw, unseen.accepted, unseen.judged),
+        after=assess(predicted, unseen.accepted, unseen.judged),
+        learnt=fitted.learnt,
+    )
+
+
+def _temperatures(seen: Evidence) -> _Fitted:
     found = fit_temperatures(seen.scores, seen.accepted, seen.judged, least=MIN_EACH_POSITION)
     positives, negatives = seen.labels()
     learnt = {
@@ -137,10 +188,10 @@ def _temperatures(seen: Evidence, unseen: Evidence) -> _Fitted:
         "positives": positives.tolist(),
         "negatives": negatives.tolist(),
     }
-    return {"temperature": tuple(found.tolist())}, learnt, survivals(unseen.scores, found)
+    return _Fitted({"temperature": tuple(found.tolist())}, learnt, lambda scores: survivals(scores, found))
 
 
-def _logistic(seen: Evidence, unseen: Evidence) -> _Fitted:
+def _logistic(seen: Evidence) -> _Fitted:
     width = seen.draft_tokens
     stride = -(-len(seen) * width // _MOST_LABELS)
     some = seen.take(np.arange(len(seen)) % stride == 0)
@@ -152,6 +203,9 @@ def _logistic(seen: Evidence, unseen: Evidence) -> _Fitted:
         position < some.accepted[:, None],
     )
     slope, intercepts = fit.served()
-    predicted = np.cumprod(probabilities(slope, intercepts, unseen.scores), axis=1)
     parameters = {"slope": (slope,) * width, "intercept": tuple(intercepts.tolist())}
-    return parameters, fit.export_state(), predicted
+
+    def predict(scores: np.ndarray) -> np.ndarray:
+        return np.cumprod(probabilities(slope, intercepts, scores), axis=1)
+
+    return _Fitted(parameters, fit.export_state(), predict)

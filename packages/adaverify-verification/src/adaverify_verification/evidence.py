@@ -153,6 +153,40 @@ def split(evidence: Evidence, held_out: float, seed: int = 0) -> tuple[Evidence,
             allowed="a number above 0 and below 1",
             remedy="hold out 0.3",
         )
+    order = _prompts(evidence, seed)
+    count = min(max(round(held_out * len(order)), 1), len(order) - 1)
+    out = np.isin(evidence.keys, order[:count])
+    return evidence.take(~out), evidence.take(out)
+
+
+def fold_of(evidence: Evidence, folds: int, seed: int = 0) -> np.ndarray:
+    """Return the fold of each row, int64 [N] in 0 .. folds - 1: whole prompts, dealt out in turn.
+
+    A pure function of keys and seed. There are no more folds than prompts, so that none is empty.
+
+    Args:
+        evidence: of one regime.
+        folds: at least 2.
+        seed: chooses another deal.
+
+    Raises:
+        CalibrationError: fewer than two prompts or two folds.
+    """
+    if folds < 2:
+        raise CalibrationError(
+            "prompts cannot be dealt into so few folds",
+            arrived=folds,
+            allowed="at least 2",
+            remedy="use 5 folds",
+        )
+    order = _prompts(evidence, seed)
+    place = np.argsort(order)
+    turns = place % min(folds, len(order))
+    return np.asarray(turns[np.searchsorted(order[place], evidence.keys)])
+
+
+def _prompts(evidence: Evidence, seed: int) -> np.ndarray:
+    """Return the distinct keys in the order of a seed, at least two."""
     keys = np.unique(evidence.keys)
     if len(keys) < 2:
         raise CalibrationError(
@@ -161,10 +195,7 @@ def split(evidence: Evidence, held_out: float, seed: int = 0) -> tuple[Evidence,
             allowed="at least 2 prompts a regime",
             remedy="record more prompts",
         )
-    order = keys[np.argsort(_mixed(keys, seed), kind="stable")]
-    count = min(max(round(held_out * len(keys)), 1), len(keys) - 1)
-    out = np.isin(evidence.keys, order[:count])
-    return evidence.take(~out), evidence.take(out)
+    return np.asarray(keys[np.argsort(_mixed(keys, seed), kind="stable")])
 
 
 def _reason(rows: RequestRows, index: int, *, whole: bool) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,6 +14,8 @@ BINS = 10
 # Sums of probabilities are of integers (fixed point): equal rows give equal bits in any order, and 2^29 rows
 # stay exact in a float64.
 _FRACTION = float(1 << 24)
+# One in twenty normal values lies further above the mean than so many standard deviations.
+_ONE_IN_TWENTY = 1.645
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,8 @@ class PositionReliability:
         rows: drafts judged there, reached or not; accepted: those whose prefix was accepted.
         predicted, observed: mean predicted survival and accepted share; None without rows.
         ece: expected calibration error over ten equal bins; None without rows.
+        floor: mean of the error that chance gives predictions that are true; None without rows.
+        limit: the error that chance exceeds once in twenty when they are true; None without rows.
         auc: probability that an accepted prefix was given more than a refused one, ties half; None when there
             are not both.
         brier: mean squared difference; None without rows.
@@ -45,6 +50,8 @@ class PositionReliability:
     predicted: float | None
     observed: float | None
     ece: float | None
+    floor: float | None
+    limit: float | None
     auc: float | None
     brier: float | None
     bins: tuple[Bin, ...]
@@ -104,6 +111,29 @@ def misfit(predicted: np.ndarray, observed: np.ndarray) -> float:
     return float(np.abs(np.bincount(bins, fixed, BINS)).sum())
 
 
+def chance_error(predicted: np.ndarray) -> tuple[float, float]:
+    """Return the calibration error of predictions that are true, by chance alone: its mean and its 95 %.
+
+    With labels in finite number each bin misses by a sum of independent draws, nearly normal, whose variance
+    is the sum of p (1 - p): the mean of its size is sqrt(2 variance / pi). Draws of one prompt depend on one
+    another, so the truth lies above; 0 for no data. A pure function of the rows in any order.
+
+    Args:
+        predicted: float [N] in [0, 1].
+
+    Raises:
+        CalibrationError: a prediction is no probability.
+    """
+    _require_probabilities(predicted)
+    if len(predicted) == 0:
+        return 0.0, 0.0
+    fixed = np.rint(predicted * (1.0 - predicted) * _FRACTION)
+    variances = np.bincount(_bins(predicted), fixed, BINS) / _FRACTION
+    mean = float(np.sqrt(2.0 / math.pi * variances).sum()) / len(predicted)
+    spread = math.sqrt((1.0 - 2.0 / math.pi) * float(variances.sum())) / len(predicted)
+    return mean, mean + _ONE_IN_TWENTY * spread
+
+
 def area_under_curve(predicted: np.ndarray, observed: np.ndarray) -> float | None:
     """Return the probability that an observed one was given more than another, ties half; None if all agree.
 
@@ -129,6 +159,7 @@ def brier_score(predicted: np.ndarray, observed: np.ndarray) -> float | None:
 def _position(position: int, predicted: np.ndarray, observed: np.ndarray) -> PositionReliability:
     _require_probabilities(predicted)
     rows, accepted = len(predicted), int(np.count_nonzero(observed))
+    floor, limit = chance_error(predicted)
     return PositionReliability(
         position=position,
         rows=rows,
@@ -136,6 +167,8 @@ def _position(position: int, predicted: np.ndarray, observed: np.ndarray) -> Pos
         predicted=float(predicted.mean()) if rows else None,
         observed=accepted / rows if rows else None,
         ece=expected_calibration_error(predicted, observed) if rows else None,
+        floor=floor if rows else None,
+        limit=limit if rows else None,
         auc=area_under_curve(predicted, observed),
         brier=brier_score(predicted, observed),
         bins=_diagram(predicted, observed),

@@ -129,7 +129,7 @@ class TemperatureFit:
                 "saved temperatures are malformed",
                 arrived=type(state).__name__ if not isinstance(state, dict) else sorted(map(str, state)),
                 allowed="an object with temperatures, or null",
-                remedy="fit them again with `adaverify calibrate`",
+                remedy="fit them again with `adaverify calibrate --signal temperature-scaled`",
             )
         self.give(require_temperatures(state["temperatures"], self.draft_tokens))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,16 +33,18 @@ from adaverify.usage import LARGEST_SEED, finite_temperature, path
 from adaverify_contracts import AdaverifyError, CalibrationError
 from adaverify_replay import plot_reliability, require_plottable
 from adaverify_verification import (
+    CALIBRATED,
     Gathered,
     Study,
     calibration_state,
     calibration_subject,
+    cross_study,
     gather,
     save_state,
     study,
 )
 from adaverify_verification.calibration_offline import TEMPERATURES
-from adaverify_verification.calibration_study import SIGNALS
+from adaverify_verification.calibration_study import FOLDS, SIGNALS
 
 # Half of what docs/measurements/2026-11-30-calibration.md took: some 600 rows of prompt lookup.
 _HUMAN_EVAL_COUNT = 32
@@ -71,8 +75,8 @@ def _signal(name: str) -> str:
     return name
 
 
-def _share(value: float) -> float:
-    if not 0.0 < value < 1.0:
+def _share(value: float | None) -> float | None:
+    if value is not None and not 0.0 < value < 1.0:
         raise typer.BadParameter(f"{value} is no share; allowed: above 0 and below 1")
     return value
 
@@ -109,12 +113,25 @@ def calibrate(
     signal: Annotated[
         str,
         typer.Option(
-            callback=_signal, help="Signal to fit: temperature-scaled (STS) or calibrated (logistic)."
+            callback=_signal, help="Signal to fit: calibrated (logistic) or temperature-scaled (STS)."
         ),
-    ] = SIGNALS[0],
+    ] = CALIBRATED.name,
+    folds: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            max=1000,
+            help="Fits that judge: each prompt is judged by one that did not see it. "
+            f"{FOLDS}; the file is fitted to all prompts.",
+        ),
+    ] = None,
     held_out: Annotated[
-        float, typer.Option(callback=_share, help="Share of the prompts that judge and are not fitted to.")
-    ] = 0.3,
+        float | None,
+        typer.Option(
+            callback=_share,
+            help="In place of folds: a share of the prompts that judges and is never fitted to.",
+        ),
+    ] = None,
     model: Model = MODEL,
     drafter: Drafter = None,
     device: Device = None,
@@ -145,6 +162,8 @@ def calibrate(
     Figures are of prompts that were not fitted to: calibration error, ranking and Brier score of the survival
     of each position, before and after.
     """
+    if folds is not None and held_out is not None:
+        raise typer.BadParameter("--folds judges by all prompts, --held-out by some; allowed: one of them")
     require_writable(output, "--output")
     if plot is not None:
         require_plottable(plot)
@@ -159,7 +178,10 @@ def calibrate(
         choice = Choice(model, drafter, device, dtype, draft_tokens, seed, offline, uncalibrated=True)
         recording = _run(choice, prompts, count, concurrency, tokens, temperature, chat, record)
     gathered = gather(recording.records)
-    studies = _studies(gathered, signal, held_out, seed or 0, traced=bool(traces))
+    judging = (
+        partial(cross_study, folds=folds or FOLDS) if held_out is None else partial(study, held_out=held_out)
+    )
+    studies = _studies(gathered, partial(judging, signal=signal, seed=seed or 0), traced=bool(traces))
     width = len(next(iter(studies.values())).before)
     subject = calibration_subject(recording.target, recording.drafter)
     _save(output, calibration_state(studies, signal, subject, width))
@@ -225,9 +247,7 @@ def _run(
         )
 
 
-def _studies(
-    gathered: Gathered, signal: str, held_out: float, seed: int, *, traced: bool
-) -> dict[str, Study]:
+def _studies(gathered: Gathered, judging: Callable[..., Study], *, traced: bool) -> dict[str, Study]:
     """Return the study of each regime that has enough prompts; says which has not."""
     if not gathered.regimes:
         raise _no_drafts(dict(gathered.left_out) or "no records", traced=traced)
@@ -235,7 +255,7 @@ def _studies(
     refused: list[CalibrationError] = []
     for name, rows in gathered.regimes.items():
         try:
-            studies[name] = study(name, rows, signal, held_out=held_out, seed=seed)
+            studies[name] = judging(name, rows)
         except CalibrationError as error:
             refused.append(error)
             note(f"{name} requests are left out: {error}")
@@ -300,12 +320,20 @@ def _render(report: dict[str, Any], studies: dict[str, Study]) -> None:
     say(f"{named}, signal {report['signal']}")
     for name, one in studies.items():
         out().print()
-        title = (
-            f"{name}: {one.held_out[1]} drafts of {one.held_out[0]} prompts held out, fitted to "
-            f"{one.fitted[1]} of {one.fitted[0]}"
-        )
         names = list(one.parameters)
-        columns = ("position", *names, "rows", "accepted", "ECE", "after", "AUC", "after", "Brier", "after")
+        columns = (
+            "position",
+            *names,
+            "rows",
+            "accepted",
+            "ECE",
+            "after",
+            "floor",
+            "AUC",
+            "after",
+            "Brier",
+            "after",
+        )
         if "slope" in names:
             names.remove("slope")
             say(f"{name}: slope {one.parameters['slope'][0]:.3f}, shared by all positions")
@@ -318,6 +346,7 @@ def _render(report: dict[str, Any], studies: dict[str, Study]) -> None:
                 before.observed,
                 before.ece,
                 after.ece,
+                after.floor,
                 before.auc,
                 after.auc,
                 before.brier,
@@ -325,11 +354,12 @@ def _render(report: dict[str, Any], studies: dict[str, Study]) -> None:
             )
             for k, (before, after) in enumerate(zip(one.before, one.after, strict=True))
         ]
-        out().print(table(title, columns, rows))
+        out().print(table(_title(name, one), columns, rows))
     out().print()
     say(
         "Of the survival up to each position against the accepted prefix, before and after. ECE: expected "
-        "calibration error. AUC: ranking, 0.5 is none. Brier: mean squared error.",
+        "calibration error; floor: what chance alone leaves of it with so many rows. AUC: ranking, 0.5 is "
+        "none. Brier: mean squared error.",
         "dim",
     )
     for reason, number in report["left_out"].items():
@@ -337,6 +367,14 @@ def _render(report: dict[str, Any], studies: dict[str, Study]) -> None:
     say(f"Calibration: {report['calibration']}")
     if report["plot"] is not None:
         say(f"Reliability diagrams: {report['plot']}")
+
+
+def _title(name: str, one: Study) -> str:
+    """Return what was judged by what; the table's title."""
+    judged = f"{name}: {one.held_out[1]} drafts of {one.held_out[0]} prompts"
+    if one.folds > 1:
+        return f"{judged}, each by one of {one.folds} fits that did not see it"
+    return f"{judged} held out, fitted to {one.fitted[1]} of {one.fitted[0]}"
 
 
 def _say_doubts(studies: dict[str, Study]) -> None:
@@ -349,7 +387,7 @@ def _say_doubts(studies: dict[str, Study]) -> None:
             positions = ", ".join(map(str, edge))
             note(
                 f"{name}: positions {positions} took the last temperature tried, as a shifted head does: it "
-                "is squeezed and not repaired. Compare --signal calibrated"
+                "is squeezed and not repaired. Leave out --signal"
             )
         pairs = [
             (before.ece, after.ece)
