@@ -67,11 +67,13 @@ def ranked_scores(scores: np.ndarray, scheduled: np.ndarray, total: int | None =
 
 def expected_tokens(emitting: int, ranked: np.ndarray, budgets: np.ndarray) -> np.ndarray:
     """Return tau for each budget, float64: emitting requests plus the largest survivals (maths section 2)."""
-    sums = np.empty(len(ranked) + 1, dtype=np.int64)
-    sums[0] = 0
-    np.add.accumulate(ranked, dtype=np.int64, out=sums[1:])
+    # Integers below 2**53: no sum is rounded.
+    sums = np.empty(len(ranked) + 1)
+    sums[0] = 0.0
+    np.add.accumulate(ranked, dtype=np.float64, out=sums[1:])
     # As many budgets as sums are all of them.
-    tokens = (sums if len(budgets) == len(sums) else sums.take(budgets)) / SCORE_ONE
+    tokens: np.ndarray = sums if len(budgets) == len(sums) else sums.take(budgets)
+    tokens /= SCORE_ONE
     tokens += emitting
     return tokens
 

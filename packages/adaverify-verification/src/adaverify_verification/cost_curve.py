@@ -87,9 +87,10 @@ class PricedCurve:
             places = np.searchsorted(self.xs, sizes)
             on_grid = bool((self.xs.take(places, mode="clip") == sizes).all())
             self._asked, self._places = sizes, places if on_grid else None
-        if self._places is None:
-            return np.asarray(np.interp(sizes, self.xs, self.ys))
-        return np.asarray(self.ys.take(self._places))
+        prices: np.ndarray = (
+            np.interp(sizes, self.xs, self.ys) if self._places is None else self.ys.take(self._places)
+        )
+        return prices
 
     def clip(self, low: float, high: float) -> bool:
         """Keep the correction within bounds; return whether it was outside, and the curve must be rebuilt."""

@@ -146,10 +146,11 @@ class CostModel:
 
     def executed_seconds(self, executed: np.ndarray, requests: int, context: float) -> np.ndarray:
         """Return seconds for token counts that are already what executes, padding included."""
-        first, *others = (
-            weight * curve.prices(executed) for curve, weight in self._corners(requests, context)
-        )
-        total: np.ndarray = sum(others, first) * math.exp(self._scale)
+        (curve, weight), *others = self._corners(requests, context)
+        total: np.ndarray = weight * curve.prices(executed)
+        for curve, weight in others:
+            total += weight * curve.prices(executed)
+        total *= math.exp(self._scale)
         return total
 
     def draft_seconds(self, requests: int) -> float:
