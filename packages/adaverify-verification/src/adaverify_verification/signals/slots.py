@@ -39,6 +39,9 @@ class SlotBook:
         # regime are recent stays what it was found to be.
         self._repeats = 0
         self._recent: list[int] | None = None
+        # What readiness was asked of and answered last: its words are a function of these alone.
+        self._asked: tuple[list[int], int, Mapping[int, tuple[bool, str]]] | None = None
+        self._answer = (False, "")
         self._current = np.zeros(0, bool)
         self._holders = _NOBODY
         self.strangers = 0
@@ -94,7 +97,12 @@ class SlotBook:
 
     def ready(self, answers: Mapping[int, tuple[bool, str]]) -> tuple[bool, str]:
         """Combine ``answers`` by regime: all regimes of recent requests; when there are none, any of them."""
-        recent = self._recent_regimes()
+        asked = (self._recent_regimes(), self._outside, answers)
+        if asked != self._asked:
+            self._asked, self._answer = asked, self._combine(asked[0], answers)
+        return self._answer
+
+    def _combine(self, recent: list[int], answers: Mapping[int, tuple[bool, str]]) -> tuple[bool, str]:
         held = [regime for regime in answers if recent[regime]]
         missing = [regime for regime in held or answers if not answers[regime][0]]
         ready = not missing if held else len(missing) < len(answers)
