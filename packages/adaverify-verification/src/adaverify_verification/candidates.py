@@ -101,7 +101,7 @@ def _few_sums(ranked: np.ndarray, budgets: np.ndarray) -> np.ndarray:
     sums = np.empty(len(starts))
     sums[0] = 0.0
     np.add.accumulate(stretches, out=sums[1:])
-    return sums[len(starts) - len(budgets) :]
+    return sums if starts is budgets else sums[1:]
 
 
 def admit(scores: np.ndarray, scheduled: np.ndarray, budget: int) -> np.ndarray:
