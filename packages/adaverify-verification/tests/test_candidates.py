@@ -67,6 +67,17 @@ def test_m3_the_optimum_of_a_staircase_is_a_tier_end():
     assert theta[24] / theta[0] == pytest.approx(1.56, abs=0.005)
 
 
+@given(st.integers(0, 60), st.integers(0, 9), st.data())
+@settings(max_examples=100, deadline=None)
+def test_tokens_are_sums_of_the_largest_survivals(drafts, emitting, data):
+    """Many budgets, few, one alone, with and without nothing among them: the sums written out."""
+    survivals = data.draw(st.lists(st.integers(0, SCORE_ONE), min_size=drafts, max_size=drafts))
+    ranked = sorted(survivals, reverse=True)
+    budgets = sorted(data.draw(st.sets(st.integers(0, drafts), min_size=1)))
+    tokens = expected_tokens(emitting, np.array(ranked, np.uint16), np.array(budgets, np.int64))
+    assert tokens.tolist() == [sum(ranked[:budget]) / SCORE_ONE + emitting for budget in budgets]
+
+
 @given(
     st.lists(st.integers(0, SCORE_ONE), max_size=24),
     st.integers(0, 6),

@@ -134,8 +134,8 @@ class LogisticFit:
         self.slope = START_SLOPE
         self.intercepts = np.full(draft_tokens, START_INTERCEPT)
         self.refits = 0
-        self.positives = np.zeros(draft_tokens, np.int64)
-        self.negatives = np.zeros(draft_tokens, np.int64)
+        self._positives = np.zeros(draft_tokens, np.int64)
+        self._negatives = np.zeros(draft_tokens, np.int64)
         self._predicted = np.zeros(draft_tokens, np.int64)
         self._memory = _Sums.zero(draft_tokens, np.float64)
         self._remembered = np.zeros(draft_tokens)
@@ -143,6 +143,18 @@ class LogisticFit:
         # ready stays so, and its words wait for the next refit.
         self._readiness = (False, "")
         self._reset_window()
+
+    @property
+    def positives(self) -> np.ndarray:
+        """How many labels of each position said accepted, int64 [K]."""
+        self._add_up()
+        return self._positives
+
+    @property
+    def negatives(self) -> np.ndarray:
+        """How many labels of each position said rejected, int64 [K]."""
+        self._add_up()
+        return self._negatives
 
     @property
     def predicted(self) -> np.ndarray:
@@ -154,7 +166,7 @@ class LogisticFit:
         self._window = _Sums.zero(self.draft_tokens, np.int64)
         self._window_labels = np.zeros(self.draft_tokens, np.int64)
         self._window_steps = 0
-        # Labels whose statistics are not yet added up: scores, labelled, labelled and accepted.
+        # What was counted and not yet added up: scores, labelled, accepted.
         self._waiting: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
 
     def count(self, scores: np.ndarray, labelled: np.ndarray, accepted: np.ndarray) -> bool:
@@ -163,21 +175,11 @@ class LogisticFit:
         A step without labels counts too: a window must end even when every slot has had its share.
 
         Args:
-            scores: float [N, K], raw; labels of scores that are not numbers are skipped.
-            labelled: bool [N, K].
-            accepted: bool [N, K], read where ``labelled``.
+            scores: float [N, K], raw; labels of scores that are not numbers are skipped. Copied.
+            labelled: bool [N, K]; kept, and not to be written to again.
+            accepted: bool [N, K], read where ``labelled``; kept likewise.
         """
-        labelled = labelled & ~np.isnan(scores)
-        yes = labelled & accepted
-        # NaN only where not labelled; anything finite will do there.
-        self._waiting.append((np.where(labelled, scores, 0.0), labelled, yes))
-        labels, positives = (
-            np.add.reduce(labelled, axis=0, dtype=np.int64),
-            np.add.reduce(yes, axis=0, dtype=np.int64),
-        )
-        self.positives += positives
-        self.negatives += labels - positives
-        self._window_labels += labels
+        self._waiting.append((scores.copy(), labelled, accepted))
         self._window_steps += 1
         if self._window_steps == REFIT_STEPS:
             self.refit()
@@ -190,9 +192,17 @@ class LogisticFit:
         """Add up the labels that wait: the fit is the same for all of a window, so one pass does for all."""
         if not self._waiting:
             return
-        scores, labelled, yes = (np.concatenate(parts) for parts in zip(*self._waiting, strict=True))
+        scores, labelled, accepted = (np.concatenate(parts) for parts in zip(*self._waiting, strict=True))
         self._waiting.clear()
-        z = np.clip(scores.astype(np.float64), -SCORE_LIMIT, SCORE_LIMIT)
+        labelled &= ~np.isnan(scores)
+        yes = labelled & accepted
+        labels = labelled.sum(axis=0, dtype=np.int64)
+        positives = yes.sum(axis=0, dtype=np.int64)
+        self._positives += positives
+        self._negatives += labels - positives
+        self._window_labels += labels
+        # NaN only where not labelled; anything finite will do there.
+        z = np.clip(np.where(labelled, scores, 0.0).astype(np.float64), -SCORE_LIMIT, SCORE_LIMIT)
         p = probabilities(self.slope, self.intercepts, z)
         curvature = np.where(labelled, p * (1.0 - p), 0.0)
         error = np.where(labelled, yes - p, 0.0)
@@ -243,7 +253,7 @@ class LogisticFit:
             self._memory = _Sums.zero(self.draft_tokens, np.float64)
             self._remembered = np.zeros(self.draft_tokens)
             self._reset_window()
-            self.positives[:] = self.negatives[:] = self._predicted[:] = 0
+            self._positives[:] = self._negatives[:] = self._predicted[:] = 0
             self.count(scores, labelled, accepted)
             self.refit()
         self.refits = 1
@@ -320,8 +330,8 @@ class LogisticFit:
             )
         self.slope, self._memory.s_ww, self.refits = float(numbers[0]), numbers[1], int(numbers[2])
         self._remembered, self._memory.s_kk, self.intercepts, self._memory.s_wk = reals
-        self.positives, self.negatives, self._predicted = counts
-        self._readiness = readiness(self.positives, self.negatives)
+        self._positives, self._negatives, self._predicted = counts
+        self._readiness = readiness(self._positives, self._negatives)
         self._reset_window()
 
 

@@ -41,7 +41,7 @@ def choose(policy: Policy, candidates: BudgetCandidates) -> int:
     except BaseException as error:
         raise raised("policy", error) from error
     # Not operator.index: True would be candidate 1, and a tensor would be waited for.
-    whole = isinstance(answer, int | np.integer) and not isinstance(answer, bool)
+    whole = type(answer) is int or (isinstance(answer, int | np.integer) and not isinstance(answer, bool))
     if not whole or not 0 <= answer < len(candidates.budgets):
         raise PluginFault(
             "policy-nonsense", f"the policy chose {shown(answer)} of {len(candidates.budgets)} candidates"

@@ -60,6 +60,8 @@ class PricedCurve:
         self._middle = (len(self.tokens) - 1) // 2
         # Corrected, and not yet never falling.
         self._raw = np.zeros_like(self.base)
+        # Whether nothing of it falls, so that ``ys`` holds the same.
+        self._rises = False
         # The sizes asked for last, read-only, and where they lie in ``xs``; None when any lies between.
         self._asked: np.ndarray | None = None
         self._places: np.ndarray | None = None
@@ -87,9 +89,10 @@ class PricedCurve:
             places = np.searchsorted(self.xs, sizes)
             on_grid = bool((self.xs.take(places, mode="clip") == sizes).all())
             self._asked, self._places = sizes, places if on_grid else None
-        if self._places is None:
-            return np.asarray(np.interp(sizes, self.xs, self.ys))
-        return np.asarray(self.ys.take(self._places))
+        prices: np.ndarray = (
+            np.interp(sizes, self.xs, self.ys) if self._places is None else self.ys.take(self._places)
+        )
+        return prices
 
     def clip(self, low: float, high: float) -> bool:
         """Keep the correction within bounds; return whether it was outside, and the curve must be rebuilt."""
@@ -110,12 +113,23 @@ class PricedCurve:
         """
         factors = np.exp(np.interp(self.tokens[points], self.cells, self.local))
         np.multiply(self.base[points], factors, out=self._raw[points])
-        values = isotonic(self._raw)
-        self.ys[:-1] = values
+        self._smooth(points)
         run = self._grid[-2] - self._grid[self._middle]
-        last = float(values[-1])
-        slope = (last - float(values[self._middle])) / run if run > 0 else 0.0
+        last = float(self.ys[-2])
+        slope = (last - float(self.ys[self._middle])) / run if run > 0 else 0.0
         self.ys[-1] = last + slope * FAR
+
+    def _smooth(self, points: slice) -> None:
+        """Take over the corrected ``points``, and keep the curve never falling."""
+        if self._rises:
+            # Nothing falls elsewhere: what has changed is looked at with its neighbours.
+            start, stop, _ = points.indices(len(self._raw))
+            seam = self._raw[max(0, start - 1) : stop + 1].tolist()
+            if seam == sorted(seam):
+                self.ys[start:stop] = self._raw[start:stop]
+                return
+        self.ys[:-1] = isotonic(self._raw)
+        self._rises = np.array_equal(self.ys[:-1], self._raw)
 
     def correct(self, tokens: float, error: float, weight: float) -> slice:
         """Move the cells around ``tokens`` by a share of a log ``error``; return the points to rebuild."""

@@ -94,6 +94,8 @@ class CostModel:
         self._bare_contexts = [curve.context for curve in bare]
         self._bare_curves = [PricedCurve(curve) for curve in bare]
         self._every = [*(curve for row in self._curves for curve in row), *self._bare_curves]
+        # No curve's correction is lower or higher, so that bounds are kept without asking every curve.
+        self._low = self._high = 0.0
         # The corners found last: a step is priced when it is planned and when it is observed.
         self._asked: tuple[int, float] | None = None
         self._found: Corners = []
@@ -146,10 +148,11 @@ class CostModel:
 
     def executed_seconds(self, executed: np.ndarray, requests: int, context: float) -> np.ndarray:
         """Return seconds for token counts that are already what executes, padding included."""
-        first, *others = (
-            weight * curve.prices(executed) for curve, weight in self._corners(requests, context)
-        )
-        total: np.ndarray = sum(others, first) * math.exp(self._scale)
+        (curve, weight), *others = self._corners(requests, context)
+        total: np.ndarray = weight * curve.prices(executed)
+        for curve, weight in others:
+            total += weight * curve.prices(executed)
+        total *= math.exp(self._scale)
         return total
 
     def draft_seconds(self, requests: int) -> float:
@@ -213,15 +216,25 @@ class CostModel:
         self._scale = max(-self._bound, min(self._bound, self._scale + rate * bounded))
         self._refreshed += 1
         changed = [(curve, curve.correct(executed, error, weight)) for curve, weight in corners]
-        low, high = -self._bound - self._scale, self._bound - self._scale
-        for curve in self._every:
-            if curve.clip(low, high):
-                curve.rebuild()
+        self._keep_bounds(corners)
         for curve, points in changed:
             curve.rebuild(points)
         if not self._usable and not bare:
             self._revive(corners)
         return True
+
+    def _keep_bounds(self, changed: Corners) -> None:
+        """Keep every price within bounds of the measured one after the corrections of ``changed`` moved."""
+        low, high = -self._bound - self._scale, self._bound - self._scale
+        self._low = min(self._low, *(curve.low for curve, _ in changed))
+        self._high = max(self._high, *(curve.high for curve, _ in changed))
+        if self._low >= low and self._high <= high:
+            return
+        for curve in self._every:
+            if curve.clip(low, high):
+                curve.rebuild()
+        self._low = min(curve.low for curve in self._every)
+        self._high = max(curve.high for curve in self._every)
 
     def _executed(self, tokens: int, *, bare: bool = False) -> int:
         """Return what executes for one batch, as ``executed_tokens`` does."""
@@ -249,6 +262,7 @@ class CostModel:
         """Bring all prices down to steps that are ``factor`` of them; corrections begin anew."""
         for curve in self._every:
             curve.rebase(factor)
+        self._low = self._high = 0.0
         self._level *= factor
         self._bound, self._scale, self._refreshed = REBASED_BOUND, 0.0, 0
         self._strays, self.strayed = 0, False

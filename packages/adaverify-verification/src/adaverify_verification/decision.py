@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,8 +23,7 @@ SAME_PRICE = 0.01
 UNTRIED = "exploring a size whose price is the table's word alone"
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
+class Probe(NamedTuple):
     """One explored step: what it was charged, in steps, and what it is compared with.
 
     Attributes:
@@ -40,8 +39,7 @@ class Probe:
     of_drafting: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """A candidate index with the state and the words that go into the plan."""
 
     index: int
@@ -163,7 +161,7 @@ class Decider:
         size. A few visits settle it.
         """
         full = len(candidates.budgets) - 1
-        half = int(np.searchsorted(candidates.budgets, int(candidates.budgets[full]) // 2))
+        half = int(candidates.budgets.searchsorted(int(candidates.budgets[full]) // 2))
         if half == full or executed[half] >= executed[full] or not untried(int(executed[half])):
             return None
         tokens, seconds = candidates.tokens, candidates.seconds

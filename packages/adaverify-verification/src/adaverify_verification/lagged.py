@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,8 +11,7 @@ from adaverify_verification.live import lookup, oddity, same_requests
 from adaverify_verification.quantise import SCORE_MAX, products, quantise, scores
 
 
-@dataclass(frozen=True, slots=True)
-class Survivals:
+class Survivals(NamedTuple):
     """Quantised survivals of one batch.
 
     Attributes:

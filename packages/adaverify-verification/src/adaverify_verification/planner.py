@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,8 +13,7 @@ from adaverify_verification.digest import plan_digest
 from adaverify_verification.tiers import Tiers
 
 
-@dataclass(frozen=True, slots=True)
-class Prospects:
+class Prospects(NamedTuple):
     """What each candidate budget of one step buys and costs.
 
     Attributes:

@@ -14,6 +14,7 @@ import torch
 
 SCORE_BITS = 16
 SCORE_MAX = (1 << SCORE_BITS) - 1
+_SCALE, _HALF = np.float32(SCORE_MAX), np.float32(0.5)
 
 Array = TypeVar("Array", np.ndarray, torch.Tensor)
 
@@ -68,8 +69,8 @@ def quantise(survivals: Array) -> Array:
         int32 of the same shape in 0 .. 65535; monotone, so equal integers fall to the tie rule (maths M1).
     """
     if isinstance(survivals, np.ndarray):
-        scaled: np.ndarray = survivals * np.float32(SCORE_MAX)
-        scaled += np.float32(0.5)
+        scaled: np.ndarray = survivals * _SCALE
+        scaled += _HALF
         # Nothing is negative, so the cast is the floor.
         return scaled.astype(np.int32)
     return torch.floor(survivals * SCORE_MAX + 0.5).to(torch.int32)

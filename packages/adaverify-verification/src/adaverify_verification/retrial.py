@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -14,7 +13,7 @@ from adaverify_verification.decision import UNTRIED, Choice, Decider
 from adaverify_verification.law import LawRule
 from adaverify_verification.options import ManagerOptions
 from adaverify_verification.parts import require_batch, tier_counts
-from adaverify_verification.planner import Prospects, context_of, survey
+from adaverify_verification.planner import Prospects, context_of, only, survey
 from adaverify_verification.tiers import Tiers
 
 
@@ -43,12 +42,14 @@ class RetriedPrices:
         """Return half of everything where exploration affords it: served sizes alone tell prices apart."""
         everything = state.max_budget
         half = raise_to_tier_end(everything // 2, state.certain_tokens, everything, tiers.counts)
+        if half == everything:
+            return survey(state, quantised, self.cost, tiers, budgets=only(everything)), unpriced
         prospects = survey(state, quantised, self.cost, tiers, budgets=np.array([half, everything]))
         part, whole = prospects.tokens.tolist()
         lower, upper = prospects.executed.tolist()
         if lower < upper and self._untried(state, lower) and self._decider.tries(part, whole):
             return prospects, Choice(0, PlanState.TRIMMING, f"{UNTRIED}; {unpriced.reason}")
-        return prospects, replace(unpriced, index=1)
+        return prospects, unpriced._replace(index=1)
 
     def draft_next(self, requests: int, kv_tokens: int) -> tuple[bool, str]:
         """Return whether the next step should draft at all, and why; for engines that can skip drafting.

@@ -80,8 +80,8 @@ def test_fault_influence_of_one_request_is_bounded(outcome):
     signal = CalibratedSignal(Limits(4, 8, 64, 16), CPU)
     for _ in range(15):
         signal.learn(outcome([8, 0], 8, draft_tokens=8, slots=[1, 2]))
-    window = signal._fits[GREEDY]._window_labels
-    assert LABELS_PER_SLOT <= int(window.sum()) - 15 < LABELS_PER_SLOT + 2 * 4
+    window = signal._fits[GREEDY]
+    assert LABELS_PER_SLOT <= int((window.positives + window.negatives).sum()) - 15 < LABELS_PER_SLOT + 2 * 4
     # The slot that had its share still ends the window: one busy request must not stop the fit for ever.
     signal.learn(outcome([8], 8, draft_tokens=8, slots=[1]))
     assert signal._fits[GREEDY].refits == 1

@@ -204,7 +204,6 @@ class RingRelay(ABC):
 
     def latest(self, at_most: int | None = None) -> Snapshot | None:
         """Return the newest arrived snapshot of a step <= ``at_most``; see ``Relay.latest``."""
-        self._poll(at_most)
         best = self._newest(at_most)
         if best is None:
             return None
@@ -250,18 +249,19 @@ class RingRelay(ABC):
         self._slots[index], self._generations[index] = _frozen(slots), _frozen(generations)
         return index
 
-    def _poll(self, at_most: int | None = None) -> None:
-        """Ask what is under way whether it has arrived, of steps up to ``at_most``; others may wait."""
-        for index, state in enumerate(self._state):
-            if state != _UNDER_WAY or (at_most is not None and self._step[index] > at_most):
-                continue
-            if self._has_arrived(index):
-                self._state[index] = _ARRIVED if self._order[index] else _UNUSED
+    def _poll(self, index: int) -> int:
+        """Ask an entry under way whether it has arrived; return its state."""
+        if self._has_arrived(index):
+            self._state[index] = _ARRIVED if self._order[index] else _UNUSED
+        return self._state[index]
 
     def _newest(self, at_most: int | None) -> int | None:
+        """Return the newest arrived entry of a step up to ``at_most``; later ones are not even asked."""
         best: int | None = None
         for index, state in enumerate(self._state):
-            if state != _ARRIVED or (at_most is not None and self._step[index] > at_most):
+            if state < _UNDER_WAY or (at_most is not None and self._step[index] > at_most):
+                continue
+            if state == _UNDER_WAY and self._poll(index) != _ARRIVED:
                 continue
             if best is None or self._newer(index, best):
                 best = index
@@ -279,9 +279,11 @@ class RingRelay(ABC):
             self._dropped += 1
             return self._begun
         for polled in (False, True):
-            if polled:
-                self._poll()
             state = self._state
+            if polled:
+                for index in range(self._depth):
+                    if state[index] == _UNDER_WAY:
+                        self._poll(index)
             if _UNUSED in state:
                 return state.index(_UNUSED)
             if state.count(_ARRIVED) > 1:

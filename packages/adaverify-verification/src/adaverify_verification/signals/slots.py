@@ -35,6 +35,13 @@ class SlotBook:
         self._outside = 0
         # The last outcome's slots, generations and regimes as bytes: a batch that repeats changes nothing.
         self._batch: tuple[bytes, bytes, bytes] | None = None
+        # How many outcomes in a row were of that batch. Once it alone is recent, how many requests of each
+        # regime are recent stays what it was found to be.
+        self._repeats = 0
+        self._recent: list[int] | None = None
+        # What readiness was asked of and answered last: its words are a function of these alone.
+        self._asked: tuple[list[int], int, Mapping[int, tuple[bool, str]]] | None = None
+        self._answer = (False, "")
         self._current = np.zeros(0, bool)
         self._holders = _NOBODY
         self.strangers = 0
@@ -56,7 +63,8 @@ class SlotBook:
         renewed = _NOBODY
         if batch != self._batch:
             renewed = self._take(outcome)
-            self._batch = batch
+            self._batch, self._repeats, self._recent = batch, 0, None
+        self._repeats += 1
         self._seen[self._holders] = self._steps
         self._steps += 1
         self._outside += self.strangers
@@ -84,12 +92,17 @@ class SlotBook:
         self.regime[slot] = UNKNOWN
         self._closed[slot] = True
         self.changes += 1
-        self._batch = None
+        self._batch, self._repeats, self._recent = None, 0, None
         return True
 
     def ready(self, answers: Mapping[int, tuple[bool, str]]) -> tuple[bool, str]:
         """Combine ``answers`` by regime: all regimes of recent requests; when there are none, any of them."""
-        recent = np.bincount(self.regime[self._seen > self._steps - 1 - RECENT_STEPS], minlength=len(REGIMES))
+        asked = (self._recent_regimes(), self._outside, answers)
+        if asked != self._asked:
+            self._asked, self._answer = asked, self._combine(asked[0], answers)
+        return self._answer
+
+    def _combine(self, recent: list[int], answers: Mapping[int, tuple[bool, str]]) -> tuple[bool, str]:
         held = [regime for regime in answers if recent[regime]]
         missing = [regime for regime in held or answers if not answers[regime][0]]
         ready = not missing if held else len(missing) < len(answers)
@@ -100,3 +113,13 @@ class SlotBook:
                 f"{self._outside} outcomes of slots outside 0 .. {self.slots - 1} were not counted"
             )
         return ready, "; ".join(reasons)
+
+    def _recent_regimes(self) -> list[int]:
+        """Return how many requests of each regime had an outcome in the last steps, one count a regime."""
+        if self._recent is not None:
+            return self._recent
+        regimes = self.regime[self._seen > self._steps - 1 - RECENT_STEPS]
+        recent: list[int] = np.bincount(regimes, minlength=len(REGIMES)).tolist()
+        if self._repeats >= RECENT_STEPS:
+            self._recent = recent
+        return recent
