@@ -23,7 +23,7 @@ _ALLOWED = (
     "a list of K numbers; an object with temperatures, sts_temperatures or confidence_temperatures, being "
     "such a list or an object by position; or an object with greedy and sampled, being one of these each"
 )
-_REMEDY = "export the temperatures as a JSON list, or fit them with `adaverify calibrate --signal temperature-scaled`"
+_REMEDY = "export a JSON list, or fit temperatures: adaverify calibrate --signal temperature-scaled"
 
 
 def temperatures_of(value: object, draft_tokens: int) -> dict[str, np.ndarray]:
