@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from numbers import Integral
 from typing import Any, NamedTuple
 
@@ -49,13 +48,13 @@ def array(owner: str, field: str, value: object, kind: str, dims: int = 1) -> No
         )
 
 
-def same_length(owner: str, names: Sequence[str], arrays: Sequence[Any]) -> None:
-    """Require one entry a request in each of the named arrays."""
-    sizes = [*map(len, arrays)]
+def same_length(owner: str, arrays: dict[str, Any]) -> None:
+    """Require one entry a request in each array."""
+    sizes = [len(values) for values in arrays.values()]
     if sizes.count(sizes[0]) != len(sizes):
         raise PlanError(
             f"{owner} arrays disagree about the number of requests",
-            arrived=dict(zip(names, sizes, strict=True)),
+            arrived=dict(zip(arrays, sizes, strict=True)),
             allowed="one entry a request in each",
             remedy="build them from one list of requests",
         )

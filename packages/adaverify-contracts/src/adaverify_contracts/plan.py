@@ -26,10 +26,6 @@ _ROWS = {
 }
 
 
-_BATCH = ("slots", "generations", "scheduled")
-_COUNTS = ("step", "emitting", "other_tokens", "kv_tokens")
-
-
 def _is_duration(seconds: object) -> bool:
     real = type(seconds) is float or (isinstance(seconds, Real) and not isinstance(seconds, bool))
     return real and 0 <= seconds < float("inf")  # type: ignore[operator]
@@ -54,8 +50,7 @@ class Snapshot:
     def __post_init__(self) -> None:
         _host.same_length(
             "Snapshot",
-            ("slots", "generations", "confidences"),
-            (self.slots, self.generations, self.confidences),
+            {"slots": self.slots, "generations": self.generations, "confidences": self.confidences},
         )
 
 
@@ -93,15 +88,15 @@ class StepState:
     _highest: int = field(default=-1, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        rows = (self.slots, self.generations, self.scheduled)
-        for name, values in zip(_BATCH, rows, strict=True):
-            _host.array("StepState", name, values, "i")
+        for name in ("slots", "generations", "scheduled"):
+            _host.array("StepState", name, getattr(self, name), "i")
         if self.sampled_requests is not None:
             self._check_sampled(self.sampled_requests)
-        _host.same_length("StepState", _BATCH, rows)
-        counts = (self.step, self.emitting, self.other_tokens, self.kv_tokens)
-        for name, value in zip(_COUNTS, counts, strict=True):
-            _host.count("StepState", name, value)
+        _host.same_length(
+            "StepState", {"slots": self.slots, "generations": self.generations, "scheduled": self.scheduled}
+        )
+        for name in ("step", "emitting", "other_tokens", "kv_tokens"):
+            _host.count("StepState", name, getattr(self, name))
         _host.flag("StepState", "sampled", self.sampled)
         object.__setattr__(self, "_highest", _host.slots("StepState", self.slots))
         object.__setattr__(self, "_drafts", _host.drafts(self.scheduled))
@@ -150,7 +145,7 @@ class StepState:
 
     def _check_sampled(self, requests: np.ndarray) -> None:
         _host.array("StepState", "sampled_requests", requests, "b")
-        _host.same_length("StepState", ("slots", "sampled_requests"), (self.slots, requests))
+        _host.same_length("StepState", {"slots": self.slots, "sampled_requests": requests})
         if _host.any_true(requests) is not self.sampled:
             raise PlanError(
                 "StepState.sampled and sampled_requests contradict each other",
@@ -277,11 +272,11 @@ class StepOutcome:
     _totals: tuple[int, int, int] = field(default=(0, 0, 0), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        names = [*_ROWS, *(name for name in ("keys", "judged") if getattr(self, name) is not None)]
-        rows = [getattr(self, name) for name in names]
-        for name, value in zip(names, rows, strict=True):
+        rows = {name: getattr(self, name) for name in _ROWS}
+        rows |= {name: value for name in ("keys", "judged") if (value := getattr(self, name)) is not None}
+        for name, value in rows.items():
             _host.array("StepOutcome", name, value, _ROWS.get(name, "i"), dims=2 if name == "scores" else 1)
-        _host.same_length("StepOutcome", names, rows)
+        _host.same_length("StepOutcome", rows)
         _host.count("StepOutcome", "step", self.step)
         drafts, accepted = _host.drafts(self.drafted), int(self.accepted.sum())
         object.__setattr__(self, "_totals", (drafts.total, int(self.admitted.sum()), accepted))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -39,7 +40,8 @@ class Probe(NamedTuple):
     of_drafting: bool = False
 
 
-class Choice(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Choice:
     """A candidate index with the state and the words that go into the plan."""
 
     index: int
