@@ -1,47 +1,17 @@
-"""Fits on recorded data: temperatures, isotonic rates, censoring (maths section 6)."""
+"""Temperatures fitted on recorded data (maths section 6)."""
 
 from __future__ import annotations
 
-import hypothesis
 import numpy as np
 import pytest
-from hypothesis import strategies as st
 
 from adaverify_contracts import CalibrationError
 from adaverify_verification.calibration_offline import (
     TEMPERATURES,
     fit_temperatures,
-    isotonic_rates,
     survivals,
-    weighted_rate,
 )
 from adaverify_verification.reliability import expected_calibration_error
-
-
-def test_m10_isotonic_pools_violators():
-    """M10: (0.4, 0.7, 0.5, 0.8) of equal weight become (0.4, 0.6, 0.6, 0.8)."""
-    assert isotonic_rates(np.array([0.4, 0.7, 0.5, 0.8])) == pytest.approx([0.4, 0.6, 0.6, 0.8])
-
-
-@hypothesis.given(st.lists(st.tuples(st.floats(0, 1), st.floats(0.1, 5)), max_size=12))
-@hypothesis.settings(max_examples=100, deadline=None)
-def test_isotonic_is_monotone_and_keeps_the_mean(pairs):
-    """Non-decreasing, the weighted mean kept, and data already in order untouched."""
-    rates, weights = np.array([p[0] for p in pairs]), np.array([p[1] for p in pairs])
-    fitted = isotonic_rates(rates, weights)
-    assert len(fitted) == len(rates) and (np.diff(fitted) >= -1e-12).all()
-    assert float((fitted * weights).sum()) == pytest.approx(float((rates * weights).sum()), abs=1e-9)
-    assert isotonic_rates(np.sort(rates), weights) == pytest.approx(np.sort(rates), abs=1e-9)
-
-
-def test_m11_exploration_undoes_censoring():
-    """M11: half at 0.9 always admitted, half at 0.3 once in ten: the rate is 0.6, not 0.9."""
-    good = np.array([True] * 900 + [False] * 100)
-    poor = np.array([True] * 30 + [False] * 70)
-    accepted = np.concatenate([good, poor])
-    admission = np.concatenate([np.ones(1000), np.full(100, 0.1)])
-    assert weighted_rate(good, np.ones(1000)) == pytest.approx(0.9)
-    assert weighted_rate(accepted, admission) == pytest.approx(0.6)
 
 
 def test_temperatures_recover_over_confident_scores():

@@ -1,4 +1,4 @@
-"""Calibration from a recorded trace (maths section 6): temperatures, isotonic and uncensored rates."""
+"""Calibration from a recorded trace (maths section 6): temperatures by position."""
 
 from __future__ import annotations
 
@@ -71,32 +71,3 @@ def sigmoid(logits: np.ndarray) -> np.ndarray:
 def _best(before: np.ndarray, scores: np.ndarray, survived: np.ndarray) -> float:
     misfits = [misfit(before * sigmoid(scores / temperature), survived) for temperature in _CANDIDATES]
     return float(_CANDIDATES[int(np.argmin(misfits))])
-
-
-def isotonic_rates(rates: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
-    """Return the non-decreasing rates nearest to ``rates`` in weighted squares (pool adjacent violators).
-
-    Args:
-        rates: float [N], ordered by score; conditionals, not survivals.
-        weights: float [N] > 0, equal when None.
-    """
-    weights = np.ones(len(rates)) if weights is None else weights
-    blocks: list[tuple[float, float, int]] = []
-    for rate, weight in zip(rates.tolist(), weights.tolist(), strict=True):
-        total, mass, length = rate * weight, weight, 1
-        while blocks and blocks[-1][0] / blocks[-1][1] > total / mass:
-            before = blocks.pop()
-            total, mass, length = total + before[0], mass + before[1], length + before[2]
-        blocks.append((total, mass, length))
-    return np.array([total / mass for total, mass, length in blocks for _ in range(length)])
-
-
-def weighted_rate(accepted: np.ndarray, admission: np.ndarray) -> float:
-    """Return the acceptance rate of a position freed from censoring: weights 1 / P(admitted) (maths M11).
-
-    Args:
-        accepted: bool [N], labels of admitted positions.
-        admission: float [N], the probability with which each was admitted, above 0.
-    """
-    weights = 1.0 / admission
-    return float((weights * accepted).sum() / weights.sum())

@@ -39,7 +39,18 @@ def take_prompts(path: Path | None, count: int | None) -> tuple[list[str], list[
 def encode_prompts(
     session: Session, texts: list[str], places: list[str], tokens: int, chat: bool
 ) -> list[list[int]]:
-    """Return the token ids of every prompt; refuses one that no request could hold, by number and place."""
+    """Return the token ids of every prompt; says how many have no room for all new tokens.
+
+    Args:
+        session: has tokenizer and longest sequence.
+        texts: the prompts; places: where each one stands, for messages.
+        tokens: new tokens of each prompt, at most.
+        chat: whether a prompt goes into the chat template.
+
+    Raises:
+        PromptError: the tokenizer refuses a prompt, or no request could hold it; by number and place.
+        PluginError: the tokenizer raised something else.
+    """
     tokenizer = session.model.tokenizer
     found, cut = [], []
     for number, (text, place) in enumerate(zip(texts, places, strict=True), 1):

@@ -59,11 +59,6 @@ class SmolTokenizer:
         return self._size
 
     @property
-    def control_tokens(self) -> tuple[str, ...]:
-        """Markers such as ``<|im_end|>``; plain text never encodes to one."""
-        return self._control
-
-    @property
     def stop_tokens(self) -> tuple[int, ...]:
         """Ids that end a sequence: the end of a turn and the end of a text."""
         return self._stop_tokens

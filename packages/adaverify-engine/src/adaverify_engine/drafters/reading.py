@@ -115,7 +115,16 @@ class ReadingDrafter(SlotDrafter):
 
 
 def bind_block(block: BlockDrafter, target: TargetModel, dtype: torch.dtype) -> tuple[int, ...]:
-    """Bind the drafter to the target and return what it reads of it."""
+    """Bind the drafter to the target and return the layers that it reads, counted from 1.
+
+    Args:
+        block: the drafter.
+        target: the model.
+        dtype: of the model's hidden states.
+
+    Raises:
+        EngineError: the model does not show hidden states, or has no such layers.
+    """
     geometry = target.geometry
     if not isinstance(target, TappedModel):
         raise EngineError(

@@ -200,7 +200,11 @@ class OurSteps:
         self._deck.launch(state, plan, prefix, started)
 
     def land(self) -> Seen:
-        """Read the oldest step and learn from it."""
+        """Read the oldest step and learn from it.
+
+        Raises:
+            WrongValueError: a forced step admitted other drafts than it was told.
+        """
         landed = self._deck.flight.land()
         prefix = landed.rows
         admitted, accepted = landed.results.admitted, landed.results.accepted
