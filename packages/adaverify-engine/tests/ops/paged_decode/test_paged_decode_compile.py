@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-
 import pytest
 
 TARGETS = [
@@ -22,7 +17,8 @@ KINDS = [["bf16", False, 32, 64], ["fp32", True, 16, 16]]
 
 # A process of its own, since in this one the interpreter stands in for the compiler.
 CHILD = r"""
-import json, re, sys
+import json, os, re, sys
+os.environ["TRITON_DISABLE_LINE_INFO"] = "1"
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
@@ -84,22 +80,9 @@ print(json.dumps(report))
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory):
+def report(triton_compiler):
     """Compile both kernels for all targets once."""
-    pytest.importorskip("triton")
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
-    environment["TRITON_DISABLE_LINE_INFO"] = "1"
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, json.dumps(TARGETS), json.dumps(KINDS)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return triton_compiler.run(CHILD, TARGETS, KINDS)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: str(target[1]))
