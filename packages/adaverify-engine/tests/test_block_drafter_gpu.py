@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import pytest
 import torch
 
@@ -135,7 +133,7 @@ def test_a_block_may_look_with_more_queries_than_a_step_has(make, tiny, model):
         assert all(same) or completion.gaps[same.index(False)] < 1e-4
 
 
-def test_steps_wait_for_nothing_but_results(make, tiny, model):
+def test_steps_wait_for_nothing_but_results(make, tiny, model, refusing_waits):
     """Every synchronising call of torch is an error meanwhile."""
     engine = make("adaptive", model, max_requests=4, max_model_len=256)
     for prompt in tiny.prompts(4):
@@ -143,13 +141,8 @@ def test_steps_wait_for_nothing_but_results(make, tiny, model):
     while engine.verifier.counters.get("graph replayed", 0) < 5:
         engine.step()
     before = engine.verifier.counters["graph replayed"]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.cuda.set_sync_debug_mode("error")
-    try:
+    with refusing_waits():
         for _ in range(20):
             engine.step()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert engine.verifier.counters["graph replayed"] - before >= 20
     engine.run()

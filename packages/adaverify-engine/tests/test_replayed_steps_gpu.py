@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import pytest
 import torch
 
@@ -95,7 +93,7 @@ def test_sampled_requests_draw_what_eager_steps_draw(make, tiny, model, top_p):
         assert [one.tokens for one in run(engine, prompts, sampling)] == [one.tokens for one in eager]
 
 
-def test_a_hundred_steps_wait_for_nothing_but_results(make, tiny, model):
+def test_a_hundred_steps_wait_for_nothing_but_results(make, tiny, model, refusing_waits):
     """Every synchronising call of torch is an error meanwhile; a step is one graph launch."""
     engine, _ = make("adaptive", model, max_requests=4, max_model_len=256)
     for prompt in tiny.prompts(4):
@@ -103,14 +101,9 @@ def test_a_hundred_steps_wait_for_nothing_but_results(make, tiny, model):
     while engine.verifier.counters.get("graph replayed", 0) < 5:
         engine.step()
     before = engine.verifier.counters["graph replayed"]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.cuda.set_sync_debug_mode("error")
-    try:
+    with refusing_waits():
         for _ in range(40):
             engine.step()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert engine.verifier.counters["graph replayed"] - before >= 40
     engine.run()
 
@@ -157,7 +150,7 @@ def test_graphs_that_draft_and_graphs_that_do_not_take_turns(make, tiny, model, 
     assert engine.stats.accepted > 10
 
 
-def test_drafting_free_steps_wait_for_nothing_but_results(make, tiny, model, monkeypatch):
+def test_drafting_free_steps_wait_for_nothing_but_results(make, tiny, model, monkeypatch, refusing_waits):
     """Every synchronising call of torch is an error meanwhile, at each change of kind too."""
     engine, _ = make("adaptive", model, max_requests=4, max_model_len=256)
     asked = []
@@ -172,14 +165,9 @@ def test_drafting_free_steps_wait_for_nothing_but_results(make, tiny, model, mon
     while engine.verifier.counters.get("graph replayed: drafting-free", 0) < 5:
         engine.step()
     before = engine.verifier.counters["graph replayed: drafting-free"]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.cuda.set_sync_debug_mode("error")
-    try:
+    with refusing_waits():
         for _ in range(40):
             engine.step()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert engine.verifier.counters["graph replayed: drafting-free"] - before >= 30
     engine.run()
 

@@ -58,17 +58,14 @@ def test_a_captured_build_replays_with_other_lengths(kit, strategy, requests):
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_build_neither_waits_nor_allocates(kit, strategy):
+def test_a_build_neither_waits_nor_allocates(kit, strategy, refusing_waits):
     """Torch raises on any sync, and the allocator's counters stand still."""
     builder = kit.builders[strategy](strategy, LIMITS, kit.device, backend="triton")
     batch = kit.batch([900] * 4, [8] * 4, 32, LIMITS, uniform=8)
     builder.build(batch)
     before = torch.cuda.memory_stats()["allocation.all.allocated"]
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with refusing_waits():
         builder.build(batch)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
 
 

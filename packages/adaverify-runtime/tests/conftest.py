@@ -113,11 +113,23 @@ def make_record(step=0):
     )
 
 
+def make_plugin(*descriptors):
+    """Return a plugin that registers these decode strategies."""
+
+    class Plugin:
+        @hookimpl
+        def adaverify_register_decode_strategies(self):
+            return descriptors
+
+    return Plugin()
+
+
 @pytest.fixture
 def make():
     """Makers of descriptors and values, each with one good default a test overrides."""
     return SimpleNamespace(
         strategy=make_strategy,
+        plugin=make_plugin,
         capability=make_capability,
         plan=make_plan,
         record=make_record,
@@ -129,6 +141,18 @@ def make():
         benchmark=lambda name="gemm": BenchmarkDescriptor(name, "a product", Requirements(), nothing),
         model=lambda name="toy": ModelDescriptor(name, "a toy", nothing),
     )
+
+
+@pytest.fixture
+def assert_empty():
+    """Return a check that a plugin manager holds nothing."""
+
+    def check(manager):
+        assert manager.decode_strategies() == ()
+        assert manager.plugins() == ()
+        assert manager.step_observers() == ()
+
+    return check
 
 
 REAL_PLUGINS = {

@@ -95,7 +95,7 @@ def test_the_device_stages_what_the_cpu_stages(pair):
             assert torch.equal(left, right), (state.step, name)
 
 
-def test_a_replay_equals_the_cpu_and_waits_for_nothing(pair):
+def test_a_replay_equals_the_cpu_and_waits_for_nothing(pair, refusing_waits):
     """Captured once, replayed with other lengths; the decode path never synchronises."""
     cpu, gpu = pair
     lens = torch.zeros(LIMITS.max_tokens, dtype=torch.int32, device="cuda")
@@ -115,12 +115,9 @@ def test_a_replay_equals_the_cpu_and_waits_for_nothing(pair):
         torch.cuda.synchronize()
         gpu.publish(state.step, state.slots, state.generations, device_scores)
         torch.cuda.synchronize()
-        torch.cuda.set_sync_debug_mode("error")
-        try:
+        with refusing_waits():
             plan = gpu.plan(state)
             replayed = gpu.replay(plan, *device_inputs, device_table)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
         cpu.publish(state.step, state.slots, state.generations, scores)
         assert cpu.plan(state).digest == plan.digest
         assert replayed is not None
@@ -135,14 +132,11 @@ def test_a_replay_equals_the_cpu_and_waits_for_nothing(pair):
     assert gpu.counters["graph replayed"] == ran == 16
 
 
-def test_publishing_waits_for_nothing(pair):
+def test_publishing_waits_for_nothing(pair, refusing_waits):
     """The relay and the live confidences are enqueued only."""
     gpu = pair[1]
     for state, scores, _, _ in steps(6):
         device_scores = scores.cuda()
         torch.cuda.synchronize()
-        torch.cuda.set_sync_debug_mode("error")
-        try:
+        with refusing_waits():
             gpu.publish(state.step, state.slots, state.generations, device_scores)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")

@@ -175,3 +175,24 @@ def priced_file(tmp_path):
     path = tmp_path / "prices.json"
     CostTable.from_points(Fingerprint.from_mapping({"ladder": (8, 16, 32, 64)}), points).save(path)
     return path
+
+
+@pytest.fixture(scope="module")
+def finished_runs():
+    """What ``run_once`` has run."""
+    return {}
+
+
+@pytest.fixture
+def run_once(tiny, run_tiny, finished_runs):
+    """Return ``run_tiny`` of the tiny model alone, which runs once in a module for the same options.
+
+    For tests that look at a result and neither at the cache nor at a file.
+    """
+
+    def run(*arguments):
+        if arguments not in finished_runs:
+            finished_runs[arguments] = run_tiny(*arguments)
+        return finished_runs[arguments]
+
+    return run

@@ -16,22 +16,69 @@ from adaverify_contracts import StepRecord
 from adaverify_replay import TraceWriter
 
 MAIN = "from adaverify.cli import main; main()"
-# Runs `main` in a fork for each command line of the first argument; the second is the file for the codes.
+# Imports the command line once and runs `main` in a fork for every request: a line with the folder, the
+# arguments, standard output and standard error. Either is a path, "|" for a pipe that nobody reads, or null
+# for closed. Answers with the exit code. A child makes its streams anew, as the start of an interpreter does
+# (one whose descriptor is closed is None), and ends as an interpreter does; what was imported before the fork
+# is out of the garbage collector's sight, or the last collection alone would take longer than all else.
 FORKS = """
-import json, os, sys
+import gc, json, os, sys
 from adaverify.cli import main
-lines, path = json.loads(sys.argv[1]), sys.argv[2]
-codes = []
-for line in lines:
+
+def stream(number, path):
+    if path is None:
+        os.close(number)
+        return None
+    if path == "|":
+        reading, opened = os.pipe()
+        os.close(reading)
+    else:
+        opened = os.open(path, os.O_WRONLY | os.O_CREAT)
+    os.dup2(opened, number)
+    os.close(opened)
+    return open(number, "w", encoding="utf-8", errors="backslashreplace" if number == 2 else "strict")
+
+gc.collect()
+gc.freeze()
+answers = os.dup(1)
+for line in sys.stdin:
+    folder, arguments, out, err = json.loads(line)
     child = os.fork()
     if not child:
-        sys.argv[1:] = line
+        os.chdir(folder)
+        sys.argv[1:] = arguments
+        sys.stdout = sys.__stdout__ = stream(1, out)
+        sys.stderr = sys.__stderr__ = stream(2, err)
         main()
         sys.exit()
-    codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-with open(path, "w") as file:
-    json.dump(codes, file)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    os.write(answers, b"%d\\n" % code)
 """
+
+
+@pytest.fixture(scope="module")
+def forks():
+    """The process that forks for a command line."""
+    command = [sys.executable, "-c", FORKS]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+
+
+@pytest.fixture
+def exit_code(forks, tmp_path):
+    """Return a function that runs a command line with streams of its own and returns its exit code.
+
+    ``out`` and ``err`` are paths to write to, "|" for a pipe that nobody reads, None for closed.
+    """
+
+    def run(*arguments, out, err):
+        streams = [None if one is None else str(one) for one in (out, err)]
+        request = [str(tmp_path), arguments, *streams]
+        forks.stdin.write(json.dumps(request) + "\n")
+        forks.stdin.flush()
+        return int(forks.stdout.readline())
+
+    return run
 
 
 @pytest.fixture
@@ -119,14 +166,10 @@ def test_report_refuses_what_is_no_trace(invoke, tmp_path, content):
     assert "x.jsonl" in result.stderr
 
 
-def test_a_closed_pipe_is_neither_a_failed_check_nor_a_traceback(trace):
+def test_a_closed_pipe_is_neither_a_failed_check_nor_a_traceback(exit_code, trace, tmp_path):
     """`adaverify ... | head` ends quietly with 128 + SIGPIPE."""
-    command = [sys.executable, "-c", MAIN, "report", str(trace)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    process.stdout.close()
-    said = process.stderr.read()
-    process.stderr.close()
-    assert (process.wait(), said) == (console.PIPE_CLOSED, "")
+    code = exit_code("report", str(trace), out="|", err=tmp_path / "said")
+    assert (code, (tmp_path / "said").read_text()) == (console.PIPE_CLOSED, "")
 
 
 def test_tables_in_a_pipe_are_not_cut_at_80_columns(tiny, invoke, monkeypatch):
@@ -188,42 +231,42 @@ def test_tables_keep_brackets_and_align_numbers(capsys):
     assert [line.rstrip() for line in lines[3:]] == ["x[plot]   1.5 %", "y       10.25 %"]
 
 
-def exit_codes(redirection, *commands):
-    """Run command lines with redirected streams; return their exit codes and what they said on stderr.
-
-    A shell redirects before Python starts. Python forks for each command line, so that the imports are paid
-    for once; a child runs `main` and ends as a process of its own does.
-    """
-    words = [sys.executable, "-c", FORKS, json.dumps(commands), "codes"]
-    line = f"{shlex.join(words)} {redirection}"
-    said = subprocess.run(["sh", "-c", line], stderr=subprocess.PIPE, text=True, check=True).stderr
-    return json.loads(Path("codes").read_text()), said
-
-
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that takes nothing")
 @pytest.mark.parametrize(
-    ("closed", "reason"), [(">&-", "it is closed"), (">/dev/full", "No space left on device")]
+    ("out", "reason"), [(None, "it is closed"), ("/dev/full", "No space left on device")]
 )
-def test_an_output_that_is_not_there_is_one_line_and_code_4(trace, closed, reason):
+def test_an_output_that_is_not_there_is_one_line_and_code_4(exit_code, trace, tmp_path, out, reason):
     """Closed or full, a table, JSON or a help page: never a traceback, never code 1."""
-    commands = (["report", str(trace)], ["report", str(trace), "--json"], ["report", "--help"], ["--help"])
-    codes, said = exit_codes(closed, *commands)
-    assert codes == [console.FAULT] * 4
-    assert said == f"standard output cannot be written: {reason}\n" * 4
+    said = tmp_path / "said"
+    for line in (["report", str(trace)], ["report", str(trace), "--json"], ["report", "--help"], ["--help"]):
+        assert exit_code(*line, out=out, err=said) == console.FAULT
+        assert said.read_text() == f"standard output cannot be written: {reason}\n"
+        said.unlink()
+
+
+def test_a_shell_that_closes_the_output_gets_code_4(trace):
+    """The same from the start of a process of its own."""
+    line = f"{shlex.join([sys.executable, '-c', MAIN, 'report', str(trace)])} >&-"
+    done = subprocess.run(["sh", "-c", line], stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        console.FAULT,
+        "standard output cannot be written: it is closed\n",
+    )
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that takes nothing")
-@pytest.mark.parametrize("closed", ["2>&-", "2>/dev/full"])
-def test_messages_that_nobody_can_read_keep_the_exit_code(closed):
+@pytest.mark.parametrize("err", [None, "/dev/full"])
+def test_messages_that_nobody_can_read_keep_the_exit_code(exit_code, err):
     """The code is what is left to tell."""
-    assert exit_codes(f">/dev/null {closed}", ["report", "absent"], ["nonsense"])[0] == [3, 2]
+    assert exit_code("report", "absent", out="/dev/null", err=err) == 3
+    assert exit_code("nonsense", out="/dev/null", err=err) == 2
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that takes nothing")
-def test_streams_that_take_nothing_leave_the_exit_code(trace):
+def test_streams_that_take_nothing_leave_the_exit_code(exit_code, trace):
     """Neither the result nor the message about it can be written: code 4 all the same."""
-    codes, _ = exit_codes(">/dev/full 2>/dev/full", ["report", str(trace)], ["--help"])
-    assert codes == [console.FAULT] * 2
+    for line in (["report", str(trace)], ["--help"]):
+        assert exit_code(*line, out="/dev/full", err="/dev/full") == console.FAULT
 
 
 def test_control_characters_are_shown_as_escapes(invoke, tmp_path):

@@ -49,9 +49,9 @@ def test_the_table_fits_80_columns_and_says_everything(cold_cache, tiny, run_tin
     assert "measuring step times" in result.stderr
 
 
-def test_json_is_one_value_with_every_figure(tiny, run_tiny):
+def test_json_is_one_value_with_every_figure(run_once):
     """Standard output is the value and nothing else; progress and notes go to standard error."""
-    result = run_tiny("--json")
+    result = run_once("--json")
     report = json.loads(result.stdout)
     assert list(report) == [
         "setup",
@@ -128,26 +128,18 @@ def test_the_trace_holds_every_adaptive_step_and_report_reads_it(tiny, run_tiny,
 def test_a_second_run_appends_and_says_so_and_other_sizes_are_refused(tiny, run_tiny, tmp_path):
     """Records of two setups are never mixed in one file; the difference is named in a line."""
     path = tmp_path / "steps.jsonl"
-    assert run_tiny("--trace", path).exit_code == 0
+    alone = ("--mode", "adaptive", "--trace", path)
+    assert run_tiny(*alone).exit_code == 0
     first = len(read_trace(path))
-    again = run_tiny("--trace", path)
+    again = run_tiny(*alone)
     assert again.exit_code == 0
     assert f"appending to its {first} records" in again.stderr
     assert len(read_trace(path)) > first
-    other = run_tiny("--trace", path, "--rounds", 2)
+    other = run_tiny(*alone, "--rounds", 2)
     assert other.exit_code == 3
     assert other.stdout == ""
     assert "another setup" in other.stderr
     assert "settings.run.rounds = 1 in the file, 2 here" in other.stderr
-
-
-def test_the_stored_cost_table_serves_the_next_run(cold_cache, tiny, run_tiny):
-    """Step times are measured once for a setup."""
-    run_tiny()
-    (table,) = (cold_cache / "cost-tables").iterdir()
-    second = run_tiny()
-    assert "measuring" not in second.stderr
-    assert f"Cost: cost table {table}, checked: 3 points agree with each other within 0%." in second.stdout
 
 
 def test_wrong_tokens_in_float32_are_a_failed_check(tiny, run_tiny):
@@ -207,16 +199,16 @@ def test_one_token_a_prompt_and_one_prompt_are_ordinary(tiny, run_tiny):
 def test_sampled_tokens_follow_the_seed(tiny, run_tiny):
     """The same seed gives the same text in every run, another seed another, and neither is compared."""
 
-    def texts(seed):
-        result = run_tiny("--temperature", 1.0, "--seed", seed, "--json")
+    def texts(seed, *modes):
+        result = run_tiny("--temperature", 1.0, "--seed", seed, "--json", *modes)
         report = json.loads(result.stdout)
         assert (report["tokens"]["compared"], report["tokens"]["identical"]) == (0, None)
         assert {one["identical"] for one in report["completions"]} == {None}
         return texts_of(report)
 
     first = texts(3)
-    assert first == texts(3)
-    assert first != texts(4)
+    assert first == texts(3, "--mode", "none")
+    assert first != texts(4, "--mode", "none")
     assert len(set(first)) == 4
 
 
@@ -232,14 +224,15 @@ def test_trim_invariant_tokens_are_compared(tiny, run_tiny):
 
 def test_prompts_of_one_text_have_noise_of_their_own(tiny, run_tiny):
     """One seed for the run is not one noise for all prompts."""
-    result = run_tiny("--temperature", 1.0, "--seed", 3, "--json", texts=["same", "same", "same"])
+    alone = ("--mode", "none", "--temperature", 1.0, "--seed", 3, "--json")
+    result = run_tiny(*alone, texts=["same", "same", "same"])
     assert len(set(texts_of(json.loads(result.stdout)))) == 3
 
 
-def test_chat_wraps_the_prompt(tiny, run_tiny):
+def test_chat_wraps_the_prompt(run_once):
     """The template's tokens change the completion; the prompt is shown as it was written."""
-    plain = json.loads(run_tiny("--json").stdout)["completions"]
-    chat = json.loads(run_tiny("--json", "--chat").stdout)["completions"]
+    plain = json.loads(run_once("--json").stdout)["completions"]
+    chat = json.loads(run_once("--json", "--chat", "--mode", "none").stdout)["completions"]
     assert [one["prompt"] for one in plain] == [one["prompt"] for one in chat]
     assert texts_of({"completions": plain}) != texts_of({"completions": chat})
 
@@ -247,8 +240,8 @@ def test_chat_wraps_the_prompt(tiny, run_tiny):
 def test_show_prints_as_many_completions_as_asked(tiny, run_tiny):
     """Zero prints none, more than there are prints all; brackets in a prompt are no markup."""
     texts = ["a[bold]b[/bold]", "[red]x"]
-    assert "prompt \u2500" not in run_tiny("--show", 0, texts=texts).stdout
-    shown = run_tiny("--show", 9, texts=texts).stdout
+    assert "prompt \u2500" not in run_tiny("--mode", "none", "--show", 0, texts=texts).stdout
+    shown = run_tiny("--mode", "none", "--show", 9, texts=texts).stdout
     assert shown.count("prompt \u2500") == 2
     assert "a[bold]b[/bold]\n" in shown
     assert "[red]x\n" in shown
@@ -264,7 +257,7 @@ def test_human_eval_is_the_default(tiny, invoke):
 
 def test_more_prompts_and_requests_than_there_are_is_said(tiny, run_tiny):
     """All prompts run, and the user learns that there were fewer."""
-    result = run_tiny("--count", 9, "--concurrency", 7, "--json")
+    result = run_tiny("--mode", "none", "--count", 9, "--concurrency", 7, "--json")
     assert result.exit_code == 0
     assert "holds 4 prompts; --count asked for 9" in result.stderr
     assert "--concurrency 7 and 4 prompts: no more than 4 run at once" in result.stderr
@@ -278,7 +271,9 @@ def test_settings_are_the_defaults_of_the_options(tiny, invoke, prompts, monkeyp
     monkeypatch.setenv("ADAVERIFY_ENGINE_DRAFT_TOKENS", "2")
     monkeypatch.setenv("ADAVERIFY_ENGINE_DTYPE", "float32")
     monkeypatch.setenv("ADAVERIFY_PATHS_TRACE", str(tmp_path / "preset.jsonl"))
-    result = invoke("run", "--prompts", prompts(), "--tokens", 4, "--rounds", 1, "--json")
+    result = invoke(
+        "run", "--mode", "adaptive", "--prompts", prompts(), "--tokens", 4, "--rounds", 1, "--json"
+    )
     setup = json.loads(result.stdout)["setup"]
     assert (setup["concurrency"], setup["draft_tokens"], setup["dtype"]) == (3, 2, "float32")
     assert read_trace(tmp_path / "preset.jsonl")
@@ -293,7 +288,7 @@ def test_an_observer_that_raises_is_disabled_and_reported(tiny, run_tiny):
             raise OSError("no room left")
 
     tiny(Broken())
-    result = run_tiny()
+    result = run_tiny("--mode", "none")
     assert result.exit_code == 0
     text = " ".join(result.stdout.split())
     assert "Observer extra-1 raised in none at step 0 and is disabled: OSError: no room left." in text
@@ -302,15 +297,15 @@ def test_an_observer_that_raises_is_disabled_and_reported(tiny, run_tiny):
 def test_a_plugin_that_failed_to_load_is_said_and_the_run_goes_on(tiny, run_tiny):
     """Nothing falls away in silence."""
     tiny(ImportError("no libcuda"))
-    result = run_tiny("--json")
+    result = run_tiny("--mode", "none", "--json")
     assert result.exit_code == 0
     assert "plugin extra-1 of extra-1 was not loaded (import failed)" in result.stderr
     assert "no libcuda" in json.loads(result.stdout)["warnings"][0]
 
 
-def test_reliability_is_in_the_json_always_and_printed_when_asked(tiny, run_tiny):
+def test_reliability_is_in_the_json_always_and_printed_when_asked(run_once):
     """Predicted and observed acceptance by position, with the number of labels; none without drafts."""
-    report = json.loads(run_tiny("--json", "--tokens", 40).stdout)
+    report = json.loads(run_once("--json").stdout)
     assert report["modes"]["none"]["reliability"] == {}
     rows = report["modes"]["fixed"]["reliability"]["greedy"]
     assert [row["position"] for row in rows] == [1, 2, 3]
@@ -318,17 +313,17 @@ def test_reliability_is_in_the_json_always_and_printed_when_asked(tiny, run_tiny
     for row in rows:
         assert set(row) == {"position", "labels", "predicted", "observed"}
         assert row["labels"] == 0 or (0 < row["predicted"] < 1 and 0 <= row["observed"] <= 1)
-    shown = run_tiny("--reliability", "--tokens", 40).stdout
+    shown = run_once("--reliability").stdout
     assert "Reliability of confidences" in shown
     heads = [line.split() for line in shown.splitlines() if "predicted" in line and "labels" in line]
     assert heads[0] == ["mode", "regime", "position", "labels", "predicted", "observed", "difference"]
     assert max(len(line) for line in shown.splitlines() if "/" not in line) <= 80
-    assert "Reliability" not in run_tiny().stdout
+    assert "Reliability" not in run_once().stdout
 
 
-def test_completions_that_differ_are_shown_once_a_text(tiny, run_tiny):
+def test_completions_that_differ_are_shown_once_a_text(tiny, run_tiny, run_once):
     """Each text carries the names of the modes that wrote it."""
-    assert "completion, none, fixed, adaptive \u2500" in run_tiny().stdout
+    assert "completion, none, fixed, adaptive \u2500" in run_once().stdout
     tiny(load=shape_dependent)
     shown = run_tiny("--mode", "none", "--mode", "fixed", "--concurrency", 1).stdout
     assert "completion, none \u2500" in shown

@@ -21,6 +21,8 @@ def simulate(invoke, install, priced_file):
 
 
 QUICK = ("--concurrency", 2, "--tokens", 300, "--warmup", 32, "--arm", "adaptive", "--arm", "oracle")
+# For what does not depend on the arms.
+CHEAPEST = ("--concurrency", 1, "--tokens", 300, "--warmup", 32, "--arm", "none")
 
 
 def test_the_shipped_records_are_simulated_by_default(simulate):
@@ -47,26 +49,26 @@ def test_the_table_fits_80_columns(simulate):
 
 
 def test_sources_and_regimes_are_chosen(simulate):
-    report = json.loads(simulate(*QUICK, "--source", "prose", "--regime", "sampled", "--json").stdout)
+    report = json.loads(simulate(*CHEAPEST, "--source", "prose", "--regime", "sampled", "--json").stdout)
     shipped = AcceptanceRecords.load()
     assert report["records"]["sequences"] == len(shipped.of("prose", "sampled"))
     assert (report["records"]["source"], report["records"]["regime"]) == ("prose", "sampled")
 
 
 def test_the_ladder_is_the_tables_unless_said_otherwise(simulate):
-    assert json.loads(simulate(*QUICK, "--json").stdout)["table"]["tiers"] == [8, 16, 32, 64]
-    assert json.loads(simulate(*QUICK, "--tiers", "8,24", "--json").stdout)["table"]["tiers"] == [8, 24]
-    assert json.loads(simulate(*QUICK, "--tiers", "", "--json").stdout)["table"]["tiers"] == []
+    for more, tiers in (((), [8, 16, 32, 64]), (("--tiers", "8,24"), [8, 24]), (("--tiers", ""), [])):
+        report = json.loads(simulate(*CHEAPEST, *more, "--json").stdout)
+        assert report["table"]["tiers"] == tiers
 
 
 def test_the_signal_of_the_settings_plans(simulate, monkeypatch):
     monkeypatch.setenv("ADAVERIFY_PLANNER_SIGNAL", "optimistic")
-    report = json.loads(simulate(*QUICK, "--json").stdout)
+    report = json.loads(simulate(*CHEAPEST, "--json").stdout)
     assert report["planner"]["signal"] == "optimistic"
 
 
 def test_prices_beyond_the_table_are_said(simulate):
-    result = simulate(*QUICK, "--concurrency", 32)
+    result = simulate(*CHEAPEST, "--concurrency", 32)
     assert "16 requests at most" in result.stderr
     assert "128 query tokens" in result.stderr
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import textwrap
 
 import pytest
@@ -46,16 +42,10 @@ CHILD = textwrap.dedent(
 )
 
 
-@pytest.fixture(scope="session")
-def report(tmp_path_factory):
-    """Compile once, in a process of its own without the interpreter."""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("triton"))
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    command = [sys.executable, "-c", CHILD]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+@pytest.fixture(scope="module")
+def report(triton_compiler):
+    """Compile once for both chips."""
+    return triton_compiler.run(CHILD)
 
 
 @pytest.mark.parametrize("architecture", [100, 103])

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import textwrap
 
 import pytest
@@ -45,14 +41,9 @@ CHILD = textwrap.dedent(
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory):
-    """Compile in a process of its own, since in this one the interpreter stands in for the compiler."""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["TRITON_CACHE_DIR"] = str(tmp_path_factory.mktemp("cache"))
-    command = [sys.executable, "-c", CHILD]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+def report(triton_compiler):
+    """Compile once."""
+    return triton_compiler.run(CHILD)
 
 
 def test_the_kernel_compiles_with_wide_offsets(report):

@@ -185,7 +185,7 @@ def test_remains_of_killed_processes_are_swept(source, tmp_path):
 
 
 def test_concurrent_fetches_agree(source, tmp_path):
-    """Three processes start at once on an empty cache; each ends with the whole file."""
+    """Two processes start at once on an empty cache; each ends with the whole file."""
     program = (
         "import sys; from pathlib import Path; from adaverify_contracts import ModelOptions;"
         "from adaverify_smollm2 import ModelSource, fetch_model_file;"
@@ -195,9 +195,9 @@ def test_concurrent_fetches_agree(source, tmp_path):
     cache = tmp_path / "cache"
     running = [
         subprocess.Popen([sys.executable, "-c", program, str(cache)], stdout=subprocess.PIPE, text=True)
-        for _ in range(3)
+        for _ in range(2)
     ]
     outputs = [process.communicate(timeout=60)[0].strip() for process in running]
-    assert outputs == [str(len(CONTENT))] * 3
+    assert outputs == [str(len(CONTENT))] * 2
     assert (cache / "tiny.gguf").read_bytes() == CONTENT
     assert leftovers(cache) == []

@@ -10,6 +10,22 @@ from adaverify_capability import TRITON, assume, run_probe
 from adaverify_capability.probes.triton_prefix_sum import LENGTHS, known_answer
 from adaverify_contracts import KernelLevel
 
+COMPILE = """
+import json, sys
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from adaverify_capability.probes._triton_kernel import prefix_sum_kernel as kernel
+
+signature = {"lengths": "*i32", "sums": "*i32", "count": "i32", "BLOCK": "constexpr"}
+source = ASTSource(fn=kernel, signature=signature, constexprs={"BLOCK": 16})
+sizes = []
+for target in json.loads(sys.argv[1]):
+    binary = triton.compile(source, target=GPUTarget(*target)).asm
+    sizes.append(len(binary["cubin" if target[0] == "cuda" else "hsaco"]))
+print(json.dumps(sizes))
+"""
+
 
 def test_the_known_answer_is_the_running_sum_with_a_guard():
     assert known_answer() == [*accumulate(LENGTHS), -7]
@@ -27,26 +43,12 @@ def test_the_kernel_gives_the_known_answer_in_the_interpreter(monkeypatch):
     assert done.returncode == 0, done.stderr
 
 
-def test_the_kernel_compiles_for_every_target_ahead_of_time(monkeypatch):
+def test_the_kernel_compiles_for_every_target_ahead_of_time(triton_compiler):
     """(10, 0) and (12, 0) compile alike; that is why compiling proves nothing and the probe runs."""
-    pytest.importorskip("triton")
-    # Tests of other packages put the interpreter in the compiler's place for the whole process.
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    code = (
-        "import triton\n"
-        "from triton.backends.compiler import GPUTarget\n"
-        "from triton.compiler import ASTSource\n"
-        "from adaverify_capability.probes._triton_kernel import prefix_sum_kernel as kernel\n"
-        "signature = {'lengths': '*i32', 'sums': '*i32', 'count': 'i32', 'BLOCK': 'constexpr'}\n"
-        "source = ASTSource(fn=kernel, signature=signature, constexprs={'BLOCK': 16})\n"
-        "cuda = [GPUTarget('cuda', arch, 32) for arch in (90, 100, 120)]\n"
-        "hip = [GPUTarget('hip', arch, 64) for arch in ('gfx942', 'gfx950')]\n"
-        "for target in cuda + hip:\n"
-        "    binary = triton.compile(source, target=target).asm\n"
-        "    assert binary['cubin' if target.backend == 'cuda' else 'hsaco'], target\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    targets = [["cuda", arch, 32] for arch in (90, 100, 120)]
+    targets += [["hip", arch, 64] for arch in ("gfx942", "gfx950")]
+    sizes = triton_compiler.run(COMPILE, targets)
+    assert len(sizes) == len(targets) and all(sizes)
 
 
 def test_a_cpu_reports_imported_and_never_executed():

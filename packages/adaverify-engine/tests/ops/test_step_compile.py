@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import textwrap
 
 import pytest
@@ -82,33 +78,16 @@ CHILD = textwrap.dedent(
 )
 
 
-def compile_all(targets, folder):
-    """Return facts about every kernel on every target."""
-    pytest.importorskip("triton")
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["TRITON_CACHE_DIR"] = str(folder)
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, json.dumps(targets)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 @pytest.fixture(scope="module")
-def report(tmp_path_factory):
+def report(triton_compiler):
     """Compile all kernels for the first target once."""
-    return compile_all(SOON, tmp_path_factory.mktemp("triton"))
+    return triton_compiler.run(CHILD, SOON)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: str(target[1]))
-def test_every_kernel_compiles_for_a_target(report, tmp_path, target):
+def test_every_kernel_compiles_for_a_target(report, triton_compiler, target):
     """A binary comes out, within the shared memory that every target has."""
-    found = report if target in SOON else compile_all([target], tmp_path)
+    found = report if target in SOON else triton_compiler.run(CHILD, [target])
     for kernel in KERNELS:
         facts = found[f"{kernel} {target[0]} {target[1]}"]
         assert facts["binary"] > 0

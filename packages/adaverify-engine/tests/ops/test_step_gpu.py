@@ -70,7 +70,7 @@ def test_a_captured_step_replays_over_many_states(step_kit, rows, drafts, longes
     assert compared >= 0.9 * count
 
 
-def test_a_step_neither_waits_nor_allocates(step_kit):
+def test_a_step_neither_waits_nor_allocates(step_kit, refusing_waits):
     """Torch raises on any sync, and the allocator's counters stand still."""
     state = step_kit.make(0, rows=16, slots=16, drafts=7, longest=500)
     pick = Pick(len(state.logits), 100, step_kit.device)
@@ -82,11 +82,8 @@ def test_a_step_neither_waits_nor_allocates(step_kit):
 
     step()
     before = torch.cuda.memory_stats()["allocation.all.allocated"]
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with refusing_waits():
         step()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
 
 

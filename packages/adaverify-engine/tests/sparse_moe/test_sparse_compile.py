@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import textwrap
 
 import pytest
@@ -115,27 +111,10 @@ CHILD = textwrap.dedent(
 )
 
 
-def compile_all(targets, folder):
-    """Return facts about every kernel on every target."""
-    pytest.importorskip("triton")
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["TRITON_CACHE_DIR"] = str(folder)
-    environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, json.dumps(targets)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 @pytest.fixture(scope="module")
-def report(tmp_path_factory):
+def report(triton_compiler):
     """Compile all kernels once."""
-    return compile_all(TARGETS, tmp_path_factory.mktemp("triton"))
+    return triton_compiler.run(CHILD, TARGETS)
 
 
 @pytest.mark.slow

@@ -360,17 +360,14 @@ def test_paired_rows_give_what_flattened_ones_give(strategies, here, three_layer
         assert agreement(found[1], found[0]) > 0.97
 
 
-def test_decode_never_waits_and_gives_a_token_for_each(strategies, here, three_layers):
+def test_decode_never_waits_and_gives_a_token_for_each(strategies, here, three_layers, refusing_waits):
     """Torch raises on any wait; the tokens are those of the hidden states."""
     live = Live(three_layers, strategies["flatten"], here, 16, 128)
     live.load(*STEPS[0])
     live.decode()
     torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with refusing_waits():
         tokens = live.decode()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert tokens.dtype == torch.int32
     assert tokens.shape == (128,)
     assert bool(((tokens >= 0) & (tokens < three_layers.sizes.vocabulary)).all())

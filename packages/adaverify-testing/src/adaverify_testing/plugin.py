@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
 
-from adaverify_testing import capabilities, managers, models, poisoning, tolerances
+from adaverify_testing import capabilities, managers, models, poisoning, tolerances, waiting
+from adaverify_testing.compiling import TritonCompiler
 from adaverify_testing.conformance.hooks import pytest_addoption, pytest_configure
 
 if TYPE_CHECKING:
@@ -23,7 +26,9 @@ __all__ = [
     "poison",
     "pytest_addoption",
     "pytest_configure",
+    "refusing_waits",
     "tiny_model",
+    "triton_compiler",
 ]
 
 
@@ -61,3 +66,18 @@ def assert_close() -> Callable[..., None]:
 def tiny_model() -> Callable[..., LoadedModel]:
     """Return a function to a two-layer model with random weights and its tokenizer."""
     return models.tiny_model
+
+
+@pytest.fixture
+def refusing_waits() -> Callable[[], AbstractContextManager[None]]:
+    """Return a context manager in which every call of torch that waits for the device raises."""
+    return waiting.refusing_waits
+
+
+@pytest.fixture(scope="session")
+def triton_compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TritonCompiler]:
+    """Return what runs scripts where Triton compiles, one process for all tests; skips without Triton."""
+    if find_spec("triton") is None:
+        pytest.skip("triton is not installed")
+    with TritonCompiler(tmp_path_factory.mktemp("triton")) as compiler:
+        yield compiler

@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-
-import pytest
-
 COMPILE = """
 import json, sys
 import triton
@@ -38,26 +31,8 @@ print(json.dumps(found))
 """
 
 
-def compile_all(cases: list[list[object]], cache: str) -> list[list[object]]:
-    """Compile in a child process, since Triton reads TRITON_INTERPRET when a kernel is imported."""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["TRITON_CACHE_DIR"] = cache
-    child = subprocess.run(
-        [sys.executable, "-c", COMPILE, json.dumps(cases)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert child.returncode == 0, child.stderr[-2000:]
-    result: list[list[object]] = json.loads(child.stdout)
-    return result
-
-
-def test_kernel_compiles_for_every_target(tmp_path):
+def test_kernel_compiles_for_every_target(triton_compiler):
     """Every target builds it, in shared memory that each of them has, and no product is fused with a sum."""
-    pytest.importorskip("triton")
     targets = [
         ["cuda", 90, 32],
         ["cuda", 100, 32],
@@ -68,7 +43,7 @@ def test_kernel_compiles_for_every_target(tmp_path):
     cases = [[*target, 64, 7, False] for target in targets]
     cases += [[*targets[0], 1024, 15, False]]
     # The last case shows that the flag matters: with fusion allowed the quantisation is one instruction.
-    found = compile_all([*cases, [*targets[0], 16, 1, True]], str(tmp_path))
+    found = triton_compiler.run(COMPILE, [*cases, [*targets[0], 16, 1, True]])
     assert [row[0] for row in found[:-1]] == [case[1] for case in cases]
     for _, shared, fused, size in found[:-1]:
         assert shared <= 48 * 1024 and fused == 0 and size > 1000

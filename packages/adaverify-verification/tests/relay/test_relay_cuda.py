@@ -228,36 +228,30 @@ def on_the_accelerator(test):
 
 
 @on_the_accelerator
-def test_on_the_accelerator():
+def test_on_the_accelerator(refusing_waits):
     """Real streams: no leak of later changes, values arrive."""
     relay = make_relay(LIMITS, "cuda")
     confidences = torch.full((2, 2), 0.25, device="cuda")
     torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with refusing_waits():
         relay.publish(1, np.arange(2), np.arange(2), confidences)
         confidences.fill_(0.75)
         relay.latest()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     torch.cuda.synchronize()
     assert (relay.latest().confidences == 0.25).all()
 
 
 @on_the_accelerator
-def test_a_hundred_steps_wait_for_nothing():
+def test_a_hundred_steps_wait_for_nothing(refusing_waits):
     """Publish and latest behind a full queue: no synchronisation, and the queue is still full afterwards."""
     relay = make_relay(LIMITS, "cuda")
     confidences = torch.full((2, 2), 0.5, device="cuda")
     torch.cuda.synchronize()
     torch.cuda._sleep(1_000_000_000)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with refusing_waits():
         for step in range(100):
             relay.publish(step, np.arange(2), np.arange(2), confidences)
             relay.latest(at_most=step - 1)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert not torch.cuda.current_stream().query() and relay.dropped == 96
     torch.cuda.synchronize()
     assert relay.latest().step == 3

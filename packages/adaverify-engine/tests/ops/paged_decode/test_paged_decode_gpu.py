@@ -100,7 +100,7 @@ def test_a_captured_launch_replays_with_other_rows(decode, strategy, longest):
         assert not out[sum(query) :].any()
 
 
-def test_a_launch_neither_waits_nor_allocates(decode):
+def test_a_launch_neither_waits_nor_allocates(decode, refusing_waits):
     """Torch raises on any sync, and the allocator's counters stand still."""
     case = decode.case("flatten", [8, 8], [700, 300], heads=9, kv_heads=3, dim=64, longest=700)
     scratch, out = case.scratch(decode.config()), torch.empty_like(case.query)
@@ -113,11 +113,8 @@ def test_a_launch_neither_waits_nor_allocates(decode):
 
     work()
     before = torch.cuda.memory_stats()["allocation.all.allocated"]
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with refusing_waits():
         work()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from itertools import chain
 from typing import Any
@@ -17,6 +16,7 @@ from adaverify_testing.conformance.checks.memory import complaint, warm
 from adaverify_testing.conformance.oracle import differences
 from adaverify_testing.conformance.report import CheckFailed
 from adaverify_testing.conformance.subject import Subject, poison_rows, require_plain
+from adaverify_testing.waiting import refusing_waits
 
 _CONTRACT = "DecodeRowBuilder.build never reads a device value and never synchronises"
 
@@ -49,13 +49,8 @@ def no_host_read(subject: Subject) -> str:
 
 def _refusing_syncs(run: Callable[[], Any]) -> Any:
     torch.cuda.synchronize()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            return run()
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
+    with refusing_waits():
+        return run()
 
 
 def _refuse_baked_values(subject: Subject, builder: DecodeRowBuilder, name: str, limits: Limits) -> None:
