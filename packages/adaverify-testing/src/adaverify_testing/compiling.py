@@ -7,7 +7,6 @@ torch and Triton takes longer than most kernels do: one process imports them and
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +15,8 @@ from typing import Any
 
 _SERVER = """
 import json, os, sys, tempfile, traceback
+os.environ.pop("TRITON_INTERPRET", None)
+os.environ["TRITON_CACHE_DIR"], *sys.path[:] = sys.argv[1:]
 import torch, triton
 import triton.backends.compiler, triton.compiler
 
@@ -55,13 +56,8 @@ class TritonCompiler:
     """
 
     def __init__(self, cache: Path) -> None:
-        environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-        environment["TRITON_CACHE_DIR"] = str(cache)
-        environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
-        command = [sys.executable, "-c", _SERVER]
-        self._process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+        command = [sys.executable, "-c", _SERVER, str(cache), *filter(None, sys.path)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def run(self, script: str, *arguments: object) -> Any:
         """Run a script in a process of its own and return the JSON of the last line that it printed.
