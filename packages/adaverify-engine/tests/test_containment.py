@@ -10,7 +10,6 @@ from adaverify_contracts import DraftBatch, EngineError
 from adaverify_engine import FinishReason, Sampling
 from adaverify_engine.draft_source import FAILURES
 from adaverify_engine.drafters import NgramDrafter
-from adaverify_testing import TinyModel
 
 
 class Failing(NgramDrafter):
@@ -150,59 +149,6 @@ def test_draft_ids_outside_the_vocabulary_are_never_an_index(make_engine, tiny, 
     assert [f"such as {token}" in record.message for record in caplog.records] == [True]
 
 
-def test_ids_behind_what_is_scheduled_are_no_drafts(make_engine, tiny):
-    """Whatever stands there is not verified, and says nothing of the drafter."""
-
-    class Short(NgramDrafter):
-        def propose(self, slots, room):
-            batch = super().propose(slots, room)
-            behind = torch.arange(5) >= torch.from_numpy(batch.scheduled)[:, None]
-            tokens = torch.where(behind, -99, batch.tokens)
-            return DraftBatch(tokens, batch.scheduled, batch.scores)
-
-    engine = make_engine("fixed", drafter=Short(tiny.options().limits, torch.device("cpu")))
-    run_and_compare(engine, tiny, tiny.prompts(4))
-    assert engine.stats.accepted > 0
-    assert not engine.verifier.counters
-
-
-def test_a_drafter_that_returns_no_batch_is_nonsense(make_engine, tiny):
-    class Odd(NgramDrafter):
-        def propose(self, slots, room):
-            return None
-
-    engine = make_engine("fixed", drafter=Odd(tiny.options().limits, torch.device("cpu")))
-    run_and_compare(engine, tiny, tiny.prompts(4))
-    assert engine.verifier.counters["drafter-nonsense"] == 3
-
-
-@pytest.mark.parametrize(
-    ("method", "change", "words"),
-    [
-        ("logits", lambda found: None, "NoneType"),
-        ("logits", lambda found: found[1:], "50), torch.float32 on cpu"),
-        ("logits", lambda found: found[:, :5], "5), torch.float32 on cpu"),
-        ("logits", lambda found: found.to(torch.bfloat16), "torch.bfloat16"),
-        ("logits", lambda found: found.to("meta"), "on meta"),
-        ("forward", lambda found: found.T, "torch.float32 on cpu"),
-        ("forward", lambda found: (found, found), "tuple"),
-        ("forward", lambda found: found.int(), "torch.int32"),
-    ],
-)
-@pytest.mark.parametrize("mode", ["none", "fixed"])
-def test_a_model_that_returns_nonsense_is_refused(make_engine, tiny, method, change, words, mode):
-    """Logits of five ids for 50 were taken, and gave other tokens in every mode alike."""
-    model = tiny.Decoder()
-    right = getattr(model, method)
-    setattr(model, method, lambda *arguments: change(right(*arguments)))
-    engine = make_engine(mode, model=model)
-    engine.add(tiny.prompts(1)[0], Sampling(max_tokens=9))
-    with pytest.raises(EngineError, match="of its contract") as caught:
-        engine.run()
-    assert words in str(caught.value)
-    assert engine.take() == {}
-
-
 def test_scores_that_are_no_numbers_change_no_token(make_engine, tiny):
     """NaN and infinities from a drafter, end to end: named in every record, no wrong token (vllm #54011)."""
 
@@ -326,38 +272,6 @@ def test_a_tokenizer_that_raises_ends_its_request_only(make_engine, tiny):
             assert done[request].error.startswith("UnicodeDecodeError") is fails
         assert engine.free_pages == pages
         assert engine.verifier.counters["request-failed"] == sum(hit)
-
-
-@pytest.mark.parametrize("answer", [None, b"abc", 7, [], object()])
-@pytest.mark.parametrize("stop_texts", [(), ("xyz",)])
-@pytest.mark.parametrize("stream", [True, False])
-def test_a_tokenizer_that_has_no_text_ends_its_request(make_engine, tiny, answer, stop_texts, stream):
-    """The error says what was returned, and not what became of it inside."""
-
-    class Mute(tiny.Tokenizer):
-        def decode(self, tokens):
-            return answer
-
-    engine = make_engine("fixed", tokenizer=Mute())
-    request = engine.add([2, 9, 4], Sampling(max_tokens=5, stop_texts=stop_texts, stream=stream))
-    done = engine.run()[request]
-    assert done.reason is FinishReason.FAILED
-    assert f"decode returned {type(answer).__name__}; allowed: str" in done.error
-    assert engine.verifier.counters["request-failed"] == 1
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"tokenizer": object()}, "tokenizer: object, which lacks encode, decode, chat"),
-        ({"model": object()}, "model: object, which lacks geometry, forward, logits"),
-        ({"model": TinyModel}, "model: type, which lacks"),
-    ],
-)
-def test_an_engine_is_not_made_of_parts_that_lack_something(make_engine, tiny, change, words):
-    with pytest.raises(EngineError, match="no target with a tokenizer") as caught:
-        make_engine("fixed", **change)
-    assert words in str(caught.value)
 
 
 def test_an_observer_that_raises_costs_nobody_a_token(make_engine, tiny):

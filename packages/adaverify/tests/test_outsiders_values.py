@@ -22,6 +22,9 @@ from adaverify_testing import TinyModel, TinyTokenizer
 SMALL = ("--mode", "none", "--mode", "fixed", "--show", 0, "--no-measure")
 
 
+WHO = "model 'smollm2-135m' of plugin 'extra-0'"
+
+
 def words_of(text):
     return " ".join(text.split())
 
@@ -50,7 +53,7 @@ def test_load_that_returns_no_model_names_the_plugin(tiny, run_tiny, load, words
     tiny(load=load)
     refused(
         run_tiny(*SMALL),
-        "PluginError: model 'smollm2-135m' of plugin 'extra-0': load returned no model",
+        f"PluginError: {WHO}: load returned no model",
         words,
     )
 
@@ -62,9 +65,7 @@ def test_a_model_without_sizes_names_the_plugin(tiny, run_tiny):
         return LoadedModel(model, TinyTokenizer())
 
     tiny(load=load)
-    refused(
-        run_tiny(*SMALL), "PluginError: model 'smollm2-135m' of plugin 'extra-0'", "geometry", "ModelGeometry"
-    )
+    refused(run_tiny(*SMALL), f"PluginError: {WHO}: load", "geometry", "ModelGeometry")
 
 
 def odd_model(method, change):

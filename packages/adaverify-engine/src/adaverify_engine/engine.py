@@ -50,9 +50,9 @@ class Engine:
 
     A step that raises before its tokens are handed out, an interrupt included, changes no request: step
     again. A drafter that fails costs its step the drafts (``DraftSource``), a tokenizer that fails ends the
-    request it failed for (``FinishReason.FAILED``, counted as ``request-failed``). An interrupt between handing out the first and the last
-    token of a step, or while a captured step is launched, leaves an engine that refuses further steps;
-    completions can still be taken.
+    request it failed for (``FinishReason.FAILED``), counted as ``request-failed``. An interrupt between
+    handing out the first and the last token of a step, or while a captured step is launched, leaves an engine
+    that refuses further steps; completions can still be taken.
 
     Not thread-safe; one engine, one thread.
 
@@ -210,8 +210,8 @@ class Engine:
         With captured steps the next one is launched before this one's tokens are read.
 
         Raises:
-            EngineError: the model returned no states or logits of its contract, or logits that are not finite,
-                or an earlier step was interrupted while tokens were handed out.
+            EngineError: the model broke its contract, or returned logits that are not finite, or an earlier
+                step was interrupted while tokens were handed out.
         """
         clock = PhaseClock(self.stats.seconds)
         with self._whole():

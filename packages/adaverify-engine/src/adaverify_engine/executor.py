@@ -96,7 +96,7 @@ class Executor:
             ChunkAttention(table[chunk.request.slot], chunk.start, chunk.length, self._group, self.cache)
             for chunk in work.chunks
         ]
-        attend = StepAttention(self.cache, inputs.slots, decode, width, chunks)
+        attend = StepAttention(self.cache, inputs.slots, decode, width, chunks, self._group)
         hidden, features = self._pass(inputs, attend)
         if not work.chunks:
             return Passed(self._logits(hidden), features)
@@ -141,7 +141,7 @@ class Executor:
             queries=queries,
             max_kv_len=self._options.limits.max_kv_len,
         )
-        attend = StepAttention(self.cache, inputs.slots, decode, len(inputs.ids), ())
+        attend = StepAttention(self.cache, inputs.slots, decode, len(inputs.ids), (), self._group)
         hidden, features = self._pass(inputs, attend)
         return Passed(self._logits(hidden), features)
 
