@@ -182,6 +182,21 @@ def test_requests_that_all_fail_are_said_counted_and_end_with_1(tiny, run_tiny, 
         assert one["modes"]["none"]["reason"] == "failed"
 
 
+def test_calibrate_refuses_texts_that_failed(tiny, invoke, prompts):
+    """Short texts would be fitted as if the target had ended them."""
+    tiny(load=speechless(raising))
+    sizes = ("--concurrency", 2, "--tokens", 16, "--draft-tokens", 3, "--dtype", "float32")
+    result = invoke("calibrate", "--prompts", prompts(), *sizes)
+    refused(result, f"PluginError: {WHO}: the tokenizer failed for 4 of 4", "ValueError: no such text")
+
+
+def test_sampled_requests_that_fail_are_no_comparison(tiny, run_tiny):
+    tiny(load=speechless(raising, False))
+    result = run_tiny(*SMALL, "--temperature", 1.0, "--seed", 3)
+    assert result.exit_code == 1
+    assert "sampled requests are not compared" in words_of(result.stdout)
+
+
 def test_one_mode_alone_fails_as_visibly(tiny, run_tiny):
     tiny(load=speechless(raising))
     result = run_tiny("--mode", "none", "--show", 0)

@@ -191,7 +191,8 @@ def render_report(
     out().print()
     if reliability:
         render_reliability(modes)
-    say(verdict(report["tokens"], setup["dtype"], len(modes) + sum(map(len, report["rivals"].values()))))
+    arms = len(modes) + sum(map(len, report["rivals"].values()))
+    say(verdict(report["tokens"], setup["dtype"], arms, setup["prompts"]))
     if lost := failures_by_mode(report["tokens"]["failed"], setup["prompts"]):
         say(lost)
     say(f"Strategies: {', '.join(setup['strategies'])}. Cost: {setup['cost']}.")
@@ -258,12 +259,13 @@ def _shares(modes: dict[str, Any]) -> list[tuple[object, ...]]:
     return rows
 
 
-def verdict(tokens: dict[str, Any], dtype: str, modes: int) -> str:
+def verdict(tokens: dict[str, Any], dtype: str, modes: int, prompts: int) -> str:
     """Return in words whether the modes emitted the same tokens, and what excuses a difference."""
+    failed = {one["prompt"] for one in tokens["failed"]}
     compared, near = tokens["compared"], tokens["near_ties"]
     if modes == 1:
         return "Tokens: one mode ran, so there is nothing to compare."
-    if not compared and tokens["failed"]:
+    if len(failed) == prompts:
         return "Tokens: no prompt was completed by every mode, so nothing is compared."
     if not compared:
         return "Tokens: sampled requests are not compared; --trim-invariant would make them equal."
@@ -275,8 +277,8 @@ def verdict(tokens: dict[str, Any], dtype: str, modes: int) -> str:
             f"{count_of(near, 'near-tie')} (two best logits within {tokens['threshold']:g})."
         )
     failures = [one for one in tokens["divergences"] if not one["near_tie"]]
-    prompts = len({one["prompt"] for one in failures})
-    differ = f"{prompts} of {count_of(compared, 'prompt')} {'differs' if prompts == 1 else 'differ'}"
+    others = len({one["prompt"] for one in failures})
+    differ = f"{others} of {count_of(compared, 'prompt')} {'differs' if others == 1 else 'differ'}"
     if dtype != "float32":
         return (
             f"Tokens: {differ} between modes. In {dtype} logits move with the batch shape, "
