@@ -59,7 +59,7 @@ def test_what_was_not_compared_is_not_called_identical(make_engine, tiny, modes,
 
 
 def test_a_prompt_that_failed_in_any_mode_and_round_is_compared_in_none(make_engine, tiny):
-    """Two failed completions may be equal, and a failed one is shorter than a whole one: neither says much."""
+    """Failed completions may be equal, and one is shorter than a whole one: neither says much."""
 
     class Once(tiny.Tokenizer):
         answers = 0

@@ -99,18 +99,18 @@ def test_a_model_that_returns_nonsense_is_refused(tiny, run_tiny, method, change
     refused(run_tiny(*SMALL), f"EngineError: the model tiny returned no {what} of its contract", words)
 
 
-@pytest.mark.parametrize("chat", [False, True])
 @pytest.mark.parametrize(
-    ("ids", "words"),
+    ("ids", "words", "chat"),
     [
-        (None, "NoneType"),
-        ("abc", "abc"),
-        ([1.5], "list"),
-        ([True], "list"),
-        ({1: 2}, "dict"),
-        ([1, 64], "64"),
-        ([-1], "-1"),
-        (torch.zeros(1, 3, dtype=torch.int64), "Tensor"),
+        (None, "NoneType", False),
+        (None, "NoneType", True),
+        ("abc", "abc", True),
+        ([1.5], "list", False),
+        ([True], "list", False),
+        ({1: 2}, "dict", True),
+        ([1, 64], "64", False),
+        ([-1], "-1", True),
+        (torch.zeros(1, 3, dtype=torch.int64), "Tensor", False),
     ],
 )
 def test_a_tokenizer_that_returns_no_ids_names_the_plugin(tiny, run_tiny, ids, words, chat):

@@ -101,7 +101,7 @@ class Detokenizer:
         if not queue:
             return
         tokens = self._pending + queue
-        before, after = self._decode(self._context), self._decode(self._context + tokens)
+        after, before = self._decode(self._context + tokens), self._decode(self._context)
         try:
             new = after[len(before) :]
             whole = new and not new.endswith(_INCOMPLETE)
