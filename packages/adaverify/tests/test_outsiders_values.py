@@ -265,7 +265,7 @@ class Unready(Flat):
 
 
 @pytest.mark.parametrize("signal", [Numbers, Unready])
-def test_a_signal_that_fails_is_counted_without_prices(tiny, run_tiny, monkeypatch, signal):
+def test_a_signal_that_fails_is_counted_without_prices(cold_cache, tiny, run_tiny, monkeypatch, signal):
     """Without a table only ``unpriced`` was counted."""
     tiny(Odd(signal=signal))
     monkeypatch.setenv("ADAVERIFY_PLANNER_SIGNAL", "odd")
