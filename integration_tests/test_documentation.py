@@ -306,6 +306,7 @@ def test_the_counters_page_lists_every_counter():
     modules = ("manager", "ranks", "containment", "live", "outcomes")
     counted = set().union(*(strings(f"{verification}/{module}.py") for module in modules))
     counted |= strings("adaverify-engine/src/adaverify_engine/draft_source.py")
+    counted |= {"request-failed"} & strings("adaverify-engine/src/adaverify_engine/engine.py")
     counted |= strings("adaverify-engine/src/adaverify_engine/attention/paged.py")
     counted |= strings("adaverify-engine/src/adaverify_engine/ahead.py")
     counted |= strings("adaverify/src/adaverify/drafting.py") - {"n-gram"}

@@ -47,7 +47,7 @@ def make_step(requests, lengths, dtype, *, scatter):
         decode = DecodeAttention(
             rows, start, queries=max(lengths), max_kv_len=int(lens.max()), group=3, cache=cache
         )
-        return StepAttention(cache, slots, decode, tokens, ())
+        return StepAttention(cache, slots, decode, tokens, (), 3)
 
     query = torch.randn(tokens, 9, 64).to(dtype)
     key, value = (torch.randn(tokens, 3, 64).to(dtype) for _ in range(2))

@@ -278,6 +278,7 @@ def test_drafts_outside_the_vocabulary_are_refused_by_the_target(make_engine, ti
     for replayed in (False, True):
         engine = make_engine("fixed", model=model, drafter=Outside, replayed=replayed)
         require_oracle(tiny, model, prompts, run(engine, prompts, Sampling(max_tokens=12)), 12)
+        assert replayed or engine.verifier.counters["drafter-nonsense"] > 5
 
 
 def test_a_model_without_taps_is_refused(make_engine, tiny):

@@ -58,6 +58,23 @@ def test_what_was_not_compared_is_not_called_identical(make_engine, tiny, modes,
     assert (report.compared, report.identical) == (0, None)
 
 
+def test_a_prompt_that_failed_in_any_mode_and_round_is_compared_in_none(make_engine, tiny):
+    """Failed completions may be equal, and one is shorter than a whole one: neither says much."""
+
+    class Once(tiny.Tokenizer):
+        answers = 0
+
+        def decode(self, tokens):
+            self.answers += 1
+            return super().decode(tokens) if self.answers > 2 else None
+
+    engines = {"none": make_engine("none"), "fixed": make_engine("fixed", tokenizer=Once())}
+    report = compare(engines, tiny.prompts(3), Sampling(max_tokens=10), rounds=1, warmup=1)
+    assert [(one.mode, "decode returned NoneType" in one.error) for one in report.failed] == [("fixed", True)]
+    assert (report.compared, report.identical, report.divergences) == (2, True, ())
+    assert json.loads(json.dumps(report.as_dict()))["failed"][0]["prompt"] == report.failed[0].prompt
+
+
 def test_another_model_is_a_failure_not_a_near_tie(make_engine, tiny):
     """A mode that emits wrong tokens is caught with prompt, position and gap."""
     engines = {"none": make_engine("none"), "fixed": make_engine("fixed", model=tiny.Decoder(seed=5))}

@@ -101,6 +101,15 @@ def test_a_drafter_that_keeps_raising_is_disabled(make_engine, tiny, caplog):
         lambda batch, room: (batch.tokens, batch.scheduled.astype(float), batch.scores),
         lambda batch, room: (batch.tokens, batch.scheduled.tolist(), batch.scores),
         lambda batch, room: (batch.tokens, batch.scheduled, batch.scores.double()),
+        lambda batch, room: (batch.tokens.float(), batch.scheduled, batch.scores),
+        lambda batch, room: (batch.tokens >= 0, batch.scheduled, batch.scores),
+        lambda batch, room: (batch.tokens, batch.scheduled, batch.scores, torch.ones(len(room), 5, 3)),
+        lambda batch, room: (
+            batch.tokens,
+            batch.scheduled,
+            batch.scores,
+            torch.ones(len(room), 5, 50, dtype=torch.float64),
+        ),
     ],
 )
 def test_drafts_that_no_step_can_verify_are_not_taken(make_engine, tiny, change):
@@ -118,8 +127,8 @@ def test_drafts_that_no_step_can_verify_are_not_taken(make_engine, tiny, change)
 
 @pytest.mark.parametrize("token", [-1, -7, 50, 2**40])
 @pytest.mark.parametrize("law", [False, True])
-def test_draft_ids_outside_the_vocabulary_are_never_an_index(make_engine, tiny, token, law):
-    """vllm #50939: a placeholder used as an index. Scheduled like real drafts, equal to no token."""
+def test_draft_ids_outside_the_vocabulary_are_never_an_index(make_engine, tiny, token, law, caplog):
+    """vllm #50939: a placeholder used as an index. Scheduled like real drafts, equal to no token, counted."""
 
     class Outside(NgramDrafter):
         def propose(self, slots, room):
@@ -135,6 +144,9 @@ def test_draft_ids_outside_the_vocabulary_are_never_an_index(make_engine, tiny, 
     assert list(engine.run()[greedy].tokens) == tiny.greedy(tiny.Decoder(), prompt, 12)
     assert engine.stats.accepted == 0
     assert engine.stats.verified > 0
+    # The last token of a request has no room for drafts: nothing is scheduled there, and nothing is odd.
+    assert engine.verifier.counters["drafter-nonsense"] == 10
+    assert [f"such as {token}" in record.message for record in caplog.records] == [True]
 
 
 def test_scores_that_are_no_numbers_change_no_token(make_engine, tiny):
@@ -259,6 +271,7 @@ def test_a_tokenizer_that_raises_ends_its_request_only(make_engine, tiny):
             assert done[request].reason is (FinishReason.FAILED if fails else FinishReason.LENGTH)
             assert done[request].error.startswith("UnicodeDecodeError") is fails
         assert engine.free_pages == pages
+        assert engine.verifier.counters["request-failed"] == sum(hit)
 
 
 def test_an_observer_that_raises_costs_nobody_a_token(make_engine, tiny):

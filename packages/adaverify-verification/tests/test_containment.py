@@ -178,6 +178,41 @@ def test_readiness_that_is_no_answer_verifies_everything(build, answer):
     expect_everything(build, "signal-nonsense", "readiness", signal=signal_of(ready=lambda _: answer))
 
 
+@pytest.mark.parametrize("mode", ["none", "fixed", "adaptive"])
+@pytest.mark.parametrize(
+    ("answer", "counter"),
+    [
+        (fail, "signal-raised"),
+        (lambda *_: None, "signal-nonsense"),
+        (lambda *_: np.zeros((4, 7), np.float32), "signal-nonsense"),
+        (lambda *_: torch.zeros(7), "signal-nonsense"),
+        (lambda *_: torch.zeros((4, 7), dtype=torch.int32), "signal-nonsense"),
+    ],
+)
+def test_confidences_that_fail_are_counted_without_prices_and_in_every_mode(build, answer, counter, mode):
+    """Only ``unpriced`` was counted, so that nobody saw that the signal had failed."""
+    loop = build.loop(build.manager(None, signal=signal_of(confidences=answer), mode=mode), steep)
+    for _ in range(3):
+        plan = loop.serve(HALF)
+    assert loop.manager.counters[counter] == 3
+    assert counter in loop.records[-1].fallbacks
+    assert loop.manager.counters.get("unpriced", 0) == (3 if mode == "adaptive" else 0)
+    if mode == "adaptive":
+        assert (plan.state, plan.budget) == (PlanState.FULL, 28)
+        assert "everything is verified" in plan.reason
+
+
+@pytest.mark.parametrize(
+    ("answer", "counter"), [(fail, "signal-raised"), (lambda _: None, "signal-nonsense")]
+)
+def test_readiness_that_fails_is_counted_without_prices(build, answer, counter):
+    loop = build.loop(build.manager(None, signal=signal_of(ready=answer)), steep)
+    for _ in range(3):
+        plan = loop.serve(HALF)
+    assert loop.manager.counters == {counter: 3, "unpriced": 3}
+    assert plan.state is PlanState.FULL
+
+
 @pytest.mark.parametrize("value", [NAN, float("inf"), float("-inf")])
 @pytest.mark.parametrize("where", ["one", "all"])
 def test_confidences_that_are_no_numbers_verify_everything(build, value, where):

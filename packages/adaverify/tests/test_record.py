@@ -10,8 +10,9 @@ import torch
 
 from adaverify import texts
 from adaverify.texts import QUESTIONS, held_out, prose_openings, texts_of
-from adaverify_contracts import DrafterDescriptor, PromptError, Seen, hookimpl
+from adaverify_contracts import DrafterDescriptor, LoadedModel, PromptError, Seen, hookimpl
 from adaverify_replay import AcceptanceRecords
+from adaverify_testing import TinyModel, TinyTokenizer
 
 K = 3
 SMALL = ("--code", 3, "--chat", 2, "--prose", 1, "--tokens", 12, "--draft-tokens", K, "--dtype", "float32")
@@ -155,6 +156,22 @@ def test_what_cannot_be_recorded_is_refused(record, arguments, code, words):
     result = record(*arguments)
     assert result.exit_code == code
     assert words in result.stderr
+
+
+def test_texts_that_failed_are_refused(tiny, invoke, tmp_path):
+    """They would be recorded as if the target had ended them there."""
+
+    class Mute(TinyTokenizer):
+        def decode(self, tokens):
+            return None
+
+    tiny(BlockPlugin(), load=lambda options: LoadedModel(TinyModel(options=options), Mute()))
+    result = invoke("record", "--out", tmp_path / "records.npz", *SMALL)
+    assert result.exit_code == 3
+    text = " ".join(result.stderr.split())
+    assert "of plugin 'extra-0': the tokenizer failed for" in text
+    assert "decode returned NoneType" in text
+    assert not (tmp_path / "records.npz").exists()
 
 
 def test_the_texts_are_the_same_ones_every_time_and_of_their_source():

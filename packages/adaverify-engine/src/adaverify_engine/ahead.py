@@ -35,7 +35,7 @@ class Ahead:
         scheduler: who runs, and where.
         drafts: told how far the device has moved each request on.
         verifier: learns from every step.
-        retire: ends a request that has its finish reason.
+        retire: ends a request that has its finish reason, in the step of that number.
         whole: marks bookkeeping that must not stop half-way.
     """
 
@@ -43,7 +43,7 @@ class Ahead:
     scheduler: Scheduler
     drafts: DraftSource
     verifier: Verifier
-    retire: Callable[[Request], None]
+    retire: Callable[[Request, int], None]
     whole: Callable[[], AbstractContextManager[None]]
 
     def step(
@@ -132,7 +132,7 @@ class Ahead:
                 self.drafts.advanced(request.slot, count)
                 continue
             self.pipeline.forget(request.slot)
-            self.retire(request)
+            self.retire(request, landed.state.step)
         return events
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from adaverify_contracts import EngineError
 from adaverify_engine.engine import Engine
 from adaverify_engine.options import Sampling
-from adaverify_engine.request import Completion
+from adaverify_engine.request import Completion, FinishReason
 from adaverify_engine.stats import EngineStats
 
 NEAR_TIE = 1e-4
@@ -36,6 +36,20 @@ class Divergence:
     position: int
     gap: float
     near_tie: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A request that ended as failed in some round, the warm-up's included.
+
+    Attributes:
+        mode: where; prompt: index of the prompt.
+        error: why, of the first such round.
+    """
+
+    mode: str
+    prompt: int
+    error: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +79,12 @@ class Comparison:
         baseline: mode that the others are held against.
         results: by mode.
         compared: greedy and trim-invariant prompts, whose tokens were compared, for each mode but the
-            baseline; 0 where one mode ran.
+            baseline; 0 where one mode ran. A prompt that failed in any mode is not compared in any.
         divergences: all differences; those that are no near-tie are failures.
         threshold: gap below which a difference counts as a near-tie.
         completions: of the baseline's last round, in prompt order.
         by_mode: the same of every mode.
+        failed: every prompt that failed, by mode.
     """
 
     baseline: str
@@ -79,6 +94,7 @@ class Comparison:
     threshold: float
     completions: tuple[Completion, ...] = field(repr=False)
     by_mode: Mapping[str, tuple[Completion, ...]] = field(repr=False)
+    failed: tuple[Failure, ...] = ()
 
     @property
     def near_ties(self) -> int:
@@ -109,6 +125,7 @@ class Comparison:
             "near_ties": self.near_ties,
             "threshold": self.threshold,
             "divergences": [asdict(difference) for difference in self.divergences],
+            "failed": [asdict(failure) for failure in self.failed],
         }
 
 
@@ -148,6 +165,7 @@ def compare(
     speeds: dict[str, list[float]] = {mode: [] for mode in engines}
     latest: dict[str, list[Completion]] = {}
     differences: dict[tuple[str, int], Divergence] = {}
+    failed: dict[tuple[str, int], Failure] = {}
     modes = list(engines)
     done, total = 0, (rounds + warmup) * len(modes)
     for turn in range(rounds + warmup):
@@ -159,19 +177,25 @@ def compare(
             speed, latest[mode] = _round(engines[mode], prompts, asked)
             if turn >= warmup:
                 speeds[mode].append(speed)
+            for prompt, one in enumerate(latest[mode]):
+                if one.reason is FinishReason.FAILED:
+                    failed.setdefault((mode, prompt), Failure(mode, prompt, one.error))
             done += 1
             if progress is not None:
                 progress(done, total, mode)
         for difference in _differences(modes, latest, asked, threshold):
             differences.setdefault((difference.mode, difference.prompt), difference)
+    lost = {prompt for _, prompt in failed}
+    kept = [one for prompt, one in enumerate(asked) if prompt not in lost]
     return Comparison(
         baseline=modes[0],
         results={mode: _result(mode, speeds[mode], engines[mode].stats) for mode in modes},
-        compared=sum(not one.trim_sensitive for one in asked) if len(modes) > 1 else 0,
-        divergences=tuple(differences.values()),
+        compared=sum(not one.trim_sensitive for one in kept) if len(modes) > 1 else 0,
+        divergences=tuple(one for one in differences.values() if one.prompt not in lost),
         threshold=threshold,
         completions=tuple(latest[modes[0]]),
         by_mode={mode: tuple(latest[mode]) for mode in modes},
+        failed=tuple(failed.values()),
     )
 
 

@@ -9,11 +9,13 @@ import numpy as np
 import torch
 
 from adaverify_contracts import DeviceDrafter, DraftBatch, Drafter, EngineError
-from adaverify_contracts.describing import describe
+from adaverify_contracts.describing import describe, kind_of
 from adaverify_engine.options import EngineOptions
 
 FAILURES = 3
 """After this many failures a drafter is not asked again: what it knows is not to be trusted."""
+
+_IDS = (torch.int64, torch.int32)
 
 _log = logging.getLogger(__name__)
 
@@ -24,7 +26,7 @@ class DraftSource:
     A drafter that raises, or proposes what no step can verify, leaves its step without drafts: plain
     decoding, whose tokens are the same. A request whose start or tokens it did not take goes on without
     drafts. Each failure is counted by name; after ``FAILURES`` the drafter is disabled for the rest of the
-    run. ``KeyboardInterrupt`` passes.
+    run. An id outside the vocabulary costs its row and is counted, no failure. ``KeyboardInterrupt`` passes.
 
     Args:
         drafter: proposes.
@@ -41,6 +43,8 @@ class DraftSource:
         self._device = options.device
         self._vocabulary = vocabulary
         self._faults: list[str] = []
+        self._proposed: tuple[torch.Tensor, np.ndarray] | None = None
+        self._said = False
         self._lost: set[int] = set()
 
     @property
@@ -49,7 +53,13 @@ class DraftSource:
         return self.failures >= FAILURES
 
     def take_faults(self) -> list[str]:
-        """Return and forget the names of what went wrong since the last call."""
+        """Return and forget the names of what went wrong since the last call.
+
+        Reads the last step's drafts, on an accelerator too: for the end of a step, off the decode path.
+        """
+        if self._proposed is not None:
+            self._judge(*self._proposed)
+            self._proposed = None
         faults, self._faults = self._faults, []
         return faults
 
@@ -98,10 +108,27 @@ class DraftSource:
         except BaseException as error:  # noqa: BLE001 - a drafter's failure costs drafts, never a request
             self._failed(error, "propose")
             return self.nothing(len(slots))
+        self._proposed = batch.tokens, batch.scheduled
         known = (batch.tokens >= 0) & (batch.tokens < self._vocabulary)
         tokens = torch.where(known, batch.tokens, -1)
         batch = DraftBatch(tokens, batch.scheduled, batch.scores, batch.probabilities)
         return batch if len(rows) == len(slots) else self._spread(batch, rows, len(slots))
+
+    def _judge(self, tokens: torch.Tensor, scheduled: np.ndarray) -> None:
+        """Count a step with scheduled ids that are none: masked already, they cost rows and no token."""
+        ids = tokens.cpu().numpy()
+        real = np.arange(self._width) < scheduled[:, None]
+        strange = ids[real & ((ids < 0) | (ids >= self._vocabulary))]
+        if not strange.size:
+            return
+        self._faults.append("drafter-nonsense")
+        if not self._said:
+            self._said = True
+            _log.warning(
+                "the drafter scheduled ids outside 0 .. %d, such as %d: they are verified as no token",
+                self._vocabulary - 1,
+                strange[0],
+            )
 
     def _spread(self, batch: DraftBatch, rows: list[int], requests: int) -> DraftBatch:
         """Return ``batch`` of the requests in ``rows`` as one of all requests."""
@@ -135,6 +162,13 @@ class DraftSource:
         _log.warning("the drafter failed in %s, %s: %s", where, then, describe(error))
 
     def _check(self, batch: DraftBatch, room: np.ndarray) -> None:
+        if not isinstance(batch, DraftBatch):
+            raise EngineError(
+                "the drafter returned no DraftBatch",
+                arrived=kind_of(batch),
+                allowed="DraftBatch",
+                remedy="return one from Drafter.propose",
+            )
         shape = (len(room), self._width)
         if tuple(batch.tokens.shape) != shape:
             raise EngineError(
@@ -146,12 +180,24 @@ class DraftSource:
         scheduled, scores = batch.scheduled, batch.scores
         # What ``publish`` and ``plan`` would refuse: there it would cost the step and not its drafts.
         whole = isinstance(scheduled, np.ndarray) and scheduled.dtype.kind == "i" and scheduled.ndim == 1
-        if not whole or scores.dtype != torch.float32:
+        if not whole or scores.dtype != torch.float32 or batch.tokens.dtype not in _IDS:
             raise EngineError(
-                "the drafter returned counts or scores of another type",
-                arrived={"scheduled": str(getattr(scheduled, "dtype", None)), "scores": str(scores.dtype)},
-                allowed="scheduled int64 in NumPy, scores torch.float32",
+                "the drafter returned ids, counts or scores of another type",
+                arrived={
+                    "tokens": str(batch.tokens.dtype),
+                    "scheduled": str(getattr(scheduled, "dtype", None)),
+                    "scores": str(scores.dtype),
+                },
+                allowed="tokens torch.int64, scheduled int64 in NumPy, scores torch.float32",
                 remedy="build the DraftBatch as its docstring says",
+            )
+        law = batch.probabilities
+        if law is not None and (tuple(law.shape) != (*shape, self._vocabulary) or law.dtype != torch.float32):
+            raise EngineError(
+                "the drafter returned a law of another shape or type",
+                arrived=(tuple(law.shape), str(law.dtype)),
+                allowed=f"{(*shape, self._vocabulary)}, torch.float32",
+                remedy="return the law that each token was drawn from, or None",
             )
         if (batch.scheduled > room).any() or (batch.scheduled < 0).any():
             raise EngineError(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from adaverify_contracts import EngineError
 from adaverify_contracts.describing import describe
 from adaverify_engine.acceptance import Verdict
 from adaverify_engine.request import Event, FinishReason, Request
@@ -86,5 +87,5 @@ def _watched(request: Request, tokens: list[int]) -> list[int]:
 
 
 def _fail(request: Request, error: BaseException) -> None:
-    request.error = describe(error)
+    request.error = str(error) if isinstance(error, EngineError) else describe(error)
     request.finished = FinishReason.FAILED

@@ -29,7 +29,7 @@ from adaverify_engine.executor import Executor, Passed
 from adaverify_engine.options import EngineOptions, Sampling
 from adaverify_engine.parts import require_parts
 from adaverify_engine.pipeline import DecodePipeline
-from adaverify_engine.request import Completion, Event, Request, make_request
+from adaverify_engine.request import Completion, Event, FinishReason, Request, make_request
 from adaverify_engine.scheduler import Scheduler, Work
 from adaverify_engine.stats import EngineStats, PhaseClock
 
@@ -50,9 +50,9 @@ class Engine:
 
     A step that raises before its tokens are handed out, an interrupt included, changes no request: step
     again. A drafter that fails costs its step the drafts (``DraftSource``), a tokenizer that fails ends the
-    request it failed for (``FinishReason.FAILED``). An interrupt between handing out the first and the last
-    token of a step, or while a captured step is launched, leaves an engine that refuses further steps;
-    completions can still be taken.
+    request it failed for (``FinishReason.FAILED``), counted as ``request-failed``. An interrupt between
+    handing out the first and the last token of a step, or while a captured step is launched, leaves an engine
+    that refuses further steps; completions can still be taken.
 
     Not thread-safe; one engine, one thread.
 
@@ -63,7 +63,8 @@ class Engine:
         options: sizes.
 
     Raises:
-        EngineError: the verifier or the model does not fit the options, or the drafter not the model.
+        EngineError: a part has the wrong type or lacks a method, the verifier or the model does not fit the
+            options, or the drafter not the model.
     """
 
     def __init__(
@@ -209,8 +210,8 @@ class Engine:
         With captured steps the next one is launched before this one's tokens are read.
 
         Raises:
-            EngineError: the model returned logits that are not finite, or an earlier step was interrupted
-                while tokens were handed out.
+            EngineError: the model broke its contract, or returned logits that are not finite, or an earlier
+                step was interrupted while tokens were handed out.
         """
         clock = PhaseClock(self.stats.seconds)
         with self._whole():
@@ -344,12 +345,14 @@ class Engine:
             if event.finished is None:
                 self._drafts.extend(request.slot, event.tokens)
                 continue
-            self._retire(request)
+            self._retire(request, self._step)
         return events
 
-    def _retire(self, request: Request) -> None:
+    def _retire(self, request: Request, step: int) -> None:
         """End a request that has its finish reason."""
         assert request.finished is not None  # noqa: S101 - our own state
+        if request.finished is FinishReason.FAILED:
+            self._verifier.manager.note(step, "request-failed")
         self._drafts.stop(request.slot)
         self._scheduler.release(request)
         self._done[request.id] = request.completion(request.finished)

@@ -17,6 +17,7 @@ from adaverify_engine.inputs import StepBuffers, TokenInputs, prefill_tokens
 from adaverify_engine.options import EngineOptions
 from adaverify_engine.penalties import penalised
 from adaverify_engine.request import Request
+from adaverify_engine.returned import Returned
 from adaverify_engine.scheduler import Work
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class Executor:
         )
         self.attention = DecodeAttentionChoice(geometry, options.limits, self.cache)
         self.buffers = StepBuffers(options.limits, self._device)
+        self._returned = Returned(geometry, self._device, getattr(torch, options.dtype))
 
     def read(self, taps: tuple[int, ...]) -> None:
         """From now on return the features of the layers ``taps`` with every pass (``TappedModel``)."""
@@ -94,15 +96,15 @@ class Executor:
             ChunkAttention(table[chunk.request.slot], chunk.start, chunk.length, self._group, self.cache)
             for chunk in work.chunks
         ]
-        attend = StepAttention(self.cache, inputs.slots, decode, width, chunks)
+        attend = StepAttention(self.cache, inputs.slots, decode, width, chunks, self._group)
         hidden, features = self._pass(inputs, attend)
         if not work.chunks:
-            return Passed(self._model.logits(hidden), features)
+            return Passed(self._logits(hidden), features)
         deciding = self._deciding(work, width)
         if not deciding:
             return Passed(torch.zeros((0, self._model.geometry.vocabulary), device=self._device))
         at = torch.tensor(deciding, dtype=torch.int64, device=self._device)
-        return Passed(self._model.logits(hidden[at]), None if features is None else features[at])
+        return Passed(self._logits(hidden[at]), None if features is None else features[at])
 
     @property
     def model(self) -> TargetModel:
@@ -139,9 +141,9 @@ class Executor:
             queries=queries,
             max_kv_len=self._options.limits.max_kv_len,
         )
-        attend = StepAttention(self.cache, inputs.slots, decode, len(inputs.ids), ())
+        attend = StepAttention(self.cache, inputs.slots, decode, len(inputs.ids), (), self._group)
         hidden, features = self._pass(inputs, attend)
-        return Passed(self._model.logits(hidden), features)
+        return Passed(self._logits(hidden), features)
 
     def judge(
         self,
@@ -180,10 +182,16 @@ class Executor:
 
     def _pass(self, inputs: TokenInputs, attend: StepAttention) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return hidden states [T, hidden] and, where somebody reads them, features [T, F]."""
+        count = len(inputs.ids)
         if not self._taps:
-            return self._model.forward(inputs.ids, inputs.positions, attend), None
+            hidden = self._model.forward(inputs.ids, inputs.positions, attend)
+            return self._returned.states(hidden, count), None
         assert isinstance(self._model, TappedModel)  # noqa: S101 - whoever set the taps has checked
-        return self._model.forward_tapped(inputs.ids, inputs.positions, attend, self._taps)
+        found = self._model.forward_tapped(inputs.ids, inputs.positions, attend, self._taps)
+        return self._returned.tapped(found, count, len(self._taps))
+
+    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self._returned.logits(self._model.logits(hidden), len(hidden))
 
     def _longest_query(self, staged: Staged, plan: Plan) -> int:
         if self._device.type == "cpu":

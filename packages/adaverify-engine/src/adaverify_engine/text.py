@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from adaverify_contracts import Tokenizer
+from adaverify_contracts import EngineError, Tokenizer
+from adaverify_contracts.describing import kind_of
 
 _INCOMPLETE = "\ufffd"
 _HELD_TOKENS = 16
@@ -54,12 +55,19 @@ class Detokenizer:
         self._queue += tokens
 
     def push(self, token: int) -> bool:
-        """Add one token; return whether a stop text is now complete."""
+        """Add one token; return whether a stop text is now complete.
+
+        Raises:
+            EngineError: the tokenizer decoded to no text.
+        """
         self._pending.append(token)
         before = self._decode(self._context)
         after = self._decode(self._context + self._pending)
-        new = after[len(before) :]
-        incomplete = new.endswith(_INCOMPLETE) and len(self._pending) < _HELD_TOKENS
+        try:
+            new = after[len(before) :]
+            incomplete = new.endswith(_INCOMPLETE) and len(self._pending) < _HELD_TOKENS
+        except (AttributeError, TypeError) as error:
+            raise _no_text(before, after) from error
         self._tail = new if incomplete else ""
         if incomplete or (not new and len(self._pending) < _HELD_TOKENS):
             return False
@@ -73,7 +81,11 @@ class Detokenizer:
         return self.stopped
 
     def take(self, final: bool) -> str:
-        """Return text not taken yet that no later token can change; everything left when ``final``."""
+        """Return text not taken yet that no later token can change; everything left when ``final``.
+
+        Raises:
+            EngineError: the tokenizer decoded to no text.
+        """
         if not (final or self._stream):
             return ""
         self._drain()
@@ -89,8 +101,14 @@ class Detokenizer:
         if not queue:
             return
         tokens = self._pending + queue
-        new = self._decode(self._context + tokens)[len(self._decode(self._context)) :]
-        if new and not new.endswith(_INCOMPLETE):
+        after, before = self._decode(self._context + tokens), self._decode(self._context)
+        try:
+            new = after[len(before) :]
+            whole = new and not new.endswith(_INCOMPLETE)
+        except (AttributeError, TypeError) as error:
+            # Asked only where a stranger's answer has failed already: what is text costs no check.
+            raise _no_text(before, after) from error
+        if whole:
             self._context, self._pending, self._tail = tokens[-_HELD_TOKENS:], [], ""
             self._text += new
             return
@@ -103,3 +121,12 @@ class Detokenizer:
             if any(stop.startswith(self._text[-size:]) for stop in self._stops if len(stop) > size):
                 return size
         return 0
+
+
+def _no_text(*decoded: object) -> EngineError:
+    found = next((one for one in decoded if not isinstance(one, str)), decoded[0])
+    return EngineError(
+        f"the tokenizer's decode returned {kind_of(found)}",
+        allowed="str",
+        remedy="report it to the author of the tokenizer's plugin",
+    )

@@ -184,20 +184,24 @@ class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
         entry = Entry(state, creditable=state.other_tokens == 0 or self.options.mixed_tiers)
         self._ledger.open(state.step, entry)
         whole = self._pin(state)
+        fault = self._live.fault(state.step)
+        if fault is not None:
+            # Counted whatever is planned: without prices, too, the signal is what has to be mended.
+            self._note(entry, fault.name)
         if self.options.mode == "none":
             return self._bare(state, "mode is none: drafts are not verified")
         if state.max_budget == 0:
             return self._bare(state, why_idle(state))
         quantised, lag = self._survivals(state, entry)
         tiers = self._tiers_for(state)
-        choice = self._forced(state, entry, whole)
+        choice = self._forced(state, entry, whole, fault)
         if choice is None:
             budgets = self._law.budgets(state)
             prospects = survey(state, quantised, self.cost, tiers, budgets=budgets, whole=whole)
             try:
                 choice = self._choose(state, prospects, tiered=bool(tiers), plain=whole is None)
-            except containment.PluginFault as fault:
-                choice = self._faulted(entry, fault, len(prospects.budgets) - 1)
+            except containment.PluginFault as error:
+                choice = self._faulted(entry, error, len(prospects.budgets) - 1)
         elif choice.kind is PlanState.UNPRICED and whole is None and self._retries(state):
             prospects, choice = self._retried(state, quantised, tiers, choice)
         else:
@@ -235,26 +239,35 @@ class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
             self._pins.load(whole)
         return whole
 
-    def _forced(self, state: StepState, entry: Entry, whole: np.ndarray | None) -> Choice | None:
-        """Return full verification, with the reason, where nothing may be chosen; else None."""
+    def _forced(
+        self, state: StepState, entry: Entry, whole: np.ndarray | None, fault: containment.PluginFault | None
+    ) -> Choice | None:
+        """Return full verification, with the reason, where nothing may be chosen; else None.
+
+        A ``fault`` of the signal has been counted; one of its readiness is counted here.
+        """
         if self.options.mode == "fixed":
             return Choice(0, PlanState.FULL, "mode is fixed: everything is verified")
+        ready: tuple[bool, str] | None = None
+        if fault is None:
+            try:
+                ready = containment.readiness(self.signal)
+            except containment.PluginFault as error:
+                fault = error
+                self._note(entry, fault.name)
         if whole is not None:
             self._note(entry, "lossless-downgrade")
             if int(state.scheduled[whole].sum()) >= state.max_budget:
                 return Choice(0, PlanState.FULL, f"sampled requests: {self._law.verdict.reason}")
         if not self.cost.priced:
             self._note(entry, "unpriced")
-            return Choice(0, PlanState.UNPRICED, self.cost.reason)
+            if fault is None:
+                return Choice(0, PlanState.UNPRICED, self.cost.reason)
         if "invalid-confidences" in entry.notes:
             return Choice(0, PlanState.FULL, "confidences are no numbers: everything is verified")
-        try:
-            fault = self._live.fault(state.step)
-            warming = self._decider.warming(*containment.readiness(self.signal)) if fault is None else None
-        except containment.PluginFault as error:
-            fault = error
-        if fault is not None:
-            return self._faulted(entry, fault, 0)
+        if fault is not None or ready is None:
+            return Choice(0, PlanState.FULL, f"{fault}: everything is verified")
+        warming = self._decider.warming(*ready)
         return None if warming is None else Choice(0, PlanState.WARMING, warming)
 
     def _faulted(self, entry: Entry, fault: containment.PluginFault, everything: int) -> Choice:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from adaverify.blame import blaming_plugins
 from adaverify.console import count_of, note
+from adaverify.loaded import require_ids
 from adaverify.prompts import human_eval_prompts, numbered_prompts
 from adaverify.session import Session
 from adaverify_contracts import PromptError
@@ -49,15 +50,19 @@ def encode_prompts(
 
     Raises:
         PromptError: the tokenizer refuses a prompt, or no request could hold it; by number and place.
-        PluginError: the tokenizer raised something else.
+        PluginError: the tokenizer raised something else, or returned no ids of the vocabulary.
     """
     tokenizer = session.model.tokenizer
-    found, cut = [], []
+    vocabulary = session.model.model.geometry.vocabulary
+    encoded: list[list[int]] = []
+    cut = []
     for number, (text, place) in enumerate(zip(texts, places, strict=True), 1):
         named = f"prompt {number} of {len(texts)} ({place})"
         try:
             with blaming_plugins(session.plugins):
-                ids = tokenizer.chat([{"role": "user", "content": text}]) if chat else tokenizer.encode(text)
+                found = (
+                    tokenizer.chat([{"role": "user", "content": text}]) if chat else tokenizer.encode(text)
+                )
         except PromptError as error:
             raise PromptError(
                 f"{named} is refused: {error.problem}",
@@ -65,6 +70,9 @@ def encode_prompts(
                 allowed=error.allowed,
                 remedy="correct or remove it" + (", or leave out --chat" if chat else ""),
             ) from error
+        ids = require_ids(
+            found, "chat" if chat else "encode", named, vocabulary, session.model_name, session.plugins
+        )
         if not 1 <= len(ids) < session.longest:
             raise PromptError(
                 f"{named} does not fit the model",
@@ -74,9 +82,9 @@ def encode_prompts(
             )
         if len(ids) + tokens > session.longest:
             cut.append(f"prompt {number} for {session.longest - len(ids)}")
-        found.append(ids)
+        encoded.append(ids)
     if cut:
         have = "has" if len(cut) == 1 else "have"
         room = count_of(tokens, "new token")
         note(f"{len(cut)} of {count_of(len(texts), 'prompt')} {have} no room for {room}, {cut[0]}")
-    return found
+    return encoded

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from adaverify.blame import blaming_plugins
+from adaverify.loaded import require_completed
 from adaverify.running import known_records, trace_failure, trace_writer
 from adaverify.session import Session
 from adaverify_contracts import CalibrationError, StepRecord
@@ -78,7 +79,7 @@ def record_run(
         advance: called as ``advance(finished, prompts)``.
 
     Raises:
-        PluginError: a plugin's code raised.
+        PluginError: a plugin's code raised, or its tokenizer failed for a prompt.
         TraceError: the trace cannot be written.
     """
     records: list[StepRecord] = []
@@ -90,6 +91,7 @@ def record_run(
         try:
             with blaming_plugins(session.plugins):
                 _run(engine, prompts, sampling, advance)
+            require_completed(engine.take().values(), session.model_name, session.plugins)
         finally:
             engine.verifier.close()
     if trace is not None and (failure := trace_failure({"fixed": engine}, trace)):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from adaverify.console import count_of, out, rule, say, table
+from adaverify.loaded import failures_by_mode
 from adaverify.options import MODES
 from adaverify.pricing import Prices
 from adaverify.reliability import reliability_of, render_reliability
@@ -74,6 +75,7 @@ def build_report(
             "near_ties": result.near_ties,
             "threshold": result.threshold,
             "divergences": [asdict(one) for one in result.divergences],
+            "failed": [asdict(one) for one in result.failed],
         },
         "completions": _completions(result, texts),
         "notes": list(dict.fromkeys(line for one in verifiers.values() for line in one.report.notes)),
@@ -93,15 +95,17 @@ def _path(path: Path | None) -> str | None:
 def _completions(result: Comparison, texts: Sequence[str]) -> list[dict[str, Any]]:
     """Return every mode's completion of each prompt, of the last round, and whether all rounds agreed."""
     differing = {one.prompt for one in result.divergences}
+    failed = {one.prompt for one in result.failed}
     return [
         {
             "prompt": text,
-            "identical": None if result.identical is None else index not in differing,
+            "identical": None if result.identical is None or index in failed else index not in differing,
             "modes": {
                 mode: {
                     "text": found[index].text,
                     "tokens": list(found[index].tokens),
                     "reason": found[index].reason.value,
+                    "error": found[index].error or None,
                 }
                 for mode, found in result.by_mode.items()
             },
@@ -187,7 +191,10 @@ def render_report(
     out().print()
     if reliability:
         render_reliability(modes)
-    say(verdict(report["tokens"], setup["dtype"], len(modes) + sum(map(len, report["rivals"].values()))))
+    arms = len(modes) + sum(map(len, report["rivals"].values()))
+    say(verdict(report["tokens"], setup["dtype"], arms, setup["prompts"]))
+    if lost := failures_by_mode(report["tokens"]["failed"], setup["prompts"]):
+        say(lost)
     say(f"Strategies: {', '.join(setup['strategies'])}. Cost: {setup['cost']}.")
     if setup["calibration"]:
         say(f"Calibration of signal {setup['signal']}: {setup['calibration']}")
@@ -252,11 +259,14 @@ def _shares(modes: dict[str, Any]) -> list[tuple[object, ...]]:
     return rows
 
 
-def verdict(tokens: dict[str, Any], dtype: str, modes: int) -> str:
+def verdict(tokens: dict[str, Any], dtype: str, modes: int, prompts: int) -> str:
     """Return in words whether the modes emitted the same tokens, and what excuses a difference."""
+    failed = {one["prompt"] for one in tokens["failed"]}
     compared, near = tokens["compared"], tokens["near_ties"]
     if modes == 1:
         return "Tokens: one mode ran, so there is nothing to compare."
+    if len(failed) == prompts:
+        return "Tokens: no prompt was completed by every mode, so nothing is compared."
     if not compared:
         return "Tokens: sampled requests are not compared; --trim-invariant would make them equal."
     if not tokens["divergences"]:
@@ -267,8 +277,8 @@ def verdict(tokens: dict[str, Any], dtype: str, modes: int) -> str:
             f"{count_of(near, 'near-tie')} (two best logits within {tokens['threshold']:g})."
         )
     failures = [one for one in tokens["divergences"] if not one["near_tie"]]
-    prompts = len({one["prompt"] for one in failures})
-    differ = f"{prompts} of {count_of(compared, 'prompt')} {'differs' if prompts == 1 else 'differ'}"
+    others = len({one["prompt"] for one in failures})
+    differ = f"{others} of {count_of(compared, 'prompt')} {'differs' if others == 1 else 'differ'}"
     if dtype != "float32":
         return (
             f"Tokens: {differ} between modes. In {dtype} logits move with the batch shape, "

@@ -12,6 +12,7 @@ from adaverify.blame import blaming_plugins
 from adaverify.captured import captured_sizes
 from adaverify.console import note
 from adaverify.drafting import FALLBACK
+from adaverify.loaded import require_loaded
 from adaverify.outset import MODEL, Choice, Load, Outset, longest_of, outset_of
 from adaverify.said import priced_or_said
 from adaverify.sizing import require_cache, sized_options
@@ -199,13 +200,19 @@ def load_session(outset: Outset, fetched: FetchProgress | None = None) -> Sessio
 
     Raises:
         ModelFileError: the model cannot be fetched or read.
-        PluginError: it is not what its descriptor says, or its plugin raised.
+        PluginError: it is no model or not what its descriptor says, or its plugin raised.
         EngineError, CalibrationError: as ``Outset.opened`` does.
     """
     options, choice = outset.options, outset.choice
     with blaming_plugins(outset.plugins):
-        model = outset.load(
-            ModelOptions(device=options.device, dtype=options.dtype, offline=choice.offline, progress=fetched)
+        model = require_loaded(
+            outset.load(
+                ModelOptions(
+                    device=options.device, dtype=options.dtype, offline=choice.offline, progress=fetched
+                )
+            ),
+            choice.model,
+            outset.plugins,
         )
         geometry = model.model.geometry
     chosen = outset.opened(geometry)

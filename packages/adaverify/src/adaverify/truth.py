@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from adaverify.blame import blaming_plugins
+from adaverify.loaded import require_completed
 from adaverify.running import sampling_of
 from adaverify.session import Session
 from adaverify.texts import Text
@@ -159,7 +160,7 @@ def write_texts(session: Session, tasks: Sequence[Task], advance: Advance) -> li
     """Let the target continue every text without drafts; calls ``advance(sequences, all)``.
 
     Raises:
-        PluginError: a plugin's code raised.
+        PluginError: a plugin's code raised, or its tokenizer failed for a text.
     """
     engine = session.engine("none")
     try:
@@ -172,7 +173,9 @@ def write_texts(session: Session, tasks: Sequence[Task], advance: Advance) -> li
         done = engine.take()
     finally:
         engine.verifier.close()
-    return [done[number] for number in numbers]
+    completions = [done[number] for number in numbers]
+    require_completed(completions, session.model_name, session.plugins)
+    return completions
 
 
 def _header(session: Session, tasks: Sequence[Task], run: dict[str, Any], seed: int) -> RecordsHeader:

@@ -50,6 +50,7 @@ class ReadingDrafter(SlotDrafter):
         self._features = torch.zeros(shape, dtype=cache.dtype, device=self._device)
         self._behind = slots
         self._temperatures = torch.zeros(slots, dtype=torch.float32, device=self._device)
+        self._raw = torch.zeros((0, self._width), dtype=torch.int64, device=self._device)
         self._tables = torch.zeros((slots, limits.table_width), dtype=torch.int32, device=self._device)
 
     @property
@@ -103,11 +104,29 @@ class ReadingDrafter(SlotDrafter):
         drafts, scores = self._block.block(
             self._features[slot], newest, position, self._temperatures[slot], attend
         )
+        self._require(drafts, scores, len(row_slot))
+        self._raw = drafts
         to = self._targets(row_slot)
         # An id outside the vocabulary would be looked up by the target; a wrong one inside is refused there.
         self._drafts.index_copy_(0, to, drafts.clamp(0, self._highest).int())
         self._scores.index_copy_(0, to, scores)
         self._scheduled.index_fill_(0, to, self._width)
+
+    def _ids(self, index: torch.Tensor) -> torch.Tensor:
+        """Return the ids as the drafter gave them, so that those outside the vocabulary are counted."""
+        return self._raw
+
+    def _require(self, drafts: torch.Tensor, scores: torch.Tensor, rows: int) -> None:
+        """Refuse a block that cannot be written: shapes and types, which the host knows."""
+        shape = (rows, self._width)
+        if drafts.shape == scores.shape == shape and not drafts.dtype.is_floating_point:
+            return
+        raise EngineError(
+            "the drafter returned a block of another shape or type",
+            arrived=[(tuple(one.shape), str(one.dtype)) for one in (drafts, scores)],
+            allowed=f"draft tokens int64 and scores float32, both {shape}",
+            remedy="build the block as BlockDrafter.block says",
+        )
 
     def _targets(self, row_slot: torch.Tensor) -> torch.Tensor:
         """Return int64 [R]: the slot of each row, the row behind the last slot for padding."""

@@ -83,8 +83,12 @@ class SlotDrafter(ABC):
         scheduled = np.clip(np.asarray(room, dtype=np.int64), 0, self._width)
         ends = torch.from_numpy(scheduled).to(self._device, non_blocking=True)
         real = torch.arange(self._width, device=self._device) < ends[:, None]
-        tokens = torch.where(real, self._state.drafts[index].long(), -1)
+        tokens = torch.where(real, self._ids(index), -1)
         return DraftBatch(tokens, scheduled, torch.where(real, self._state.scores[index], 0.0))
+
+    def _ids(self, index: torch.Tensor) -> torch.Tensor:
+        """Return the ids [R, K] that ``draft`` has just written for the slots in int64 [R]."""
+        return self._state.drafts[index].long()
 
     def stop(self, slot: int) -> None:
         """Forget the request in ``slot``."""

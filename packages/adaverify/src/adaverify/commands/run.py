@@ -12,6 +12,7 @@ from adaverify.console import CHECK_FAILED, count_of, emit_json, err, note, prog
 from adaverify.course import LOADED, Course
 from adaverify.crowding import CROWDED, crowding, load_average
 from adaverify.files import require_writable
+from adaverify.loaded import failures_in_words
 from adaverify.options import (
     MODES,
     Calibration,
@@ -111,7 +112,7 @@ def run(
     """Run the prompts in the modes none, fixed and adaptive, in turn, and compare them.
 
     Exits with 1 when the modes' greedy or trim-invariant tokens differ in float32 for another reason than a
-    near-tie.
+    near-tie, or when a request failed.
     """
     load = load_average()
     modes = tuple(name for name in MODES if name in mode) if mode else MODES
@@ -158,7 +159,9 @@ def run(
         render_report(report, show, trace, reliability=reliability)
     if trace is not None and (failure := trace_failure(engines, trace)):
         raise failure
-    if session.options.dtype == "float32" and result.identical is False:
+    for line in failures_in_words(result.failed, len(texts), model, session.plugins):
+        note(line)
+    if result.failed or (session.options.dtype == "float32" and result.identical is False):
         raise typer.Exit(CHECK_FAILED)
 
 
