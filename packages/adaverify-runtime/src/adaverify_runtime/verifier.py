@@ -47,6 +47,7 @@ class Verifier:
         self._parts = parts
         self._closed = False
         self._staged: OrderedDict[int, str] = OrderedDict()
+        self._newest: int | None = None
         builders = (parts.ragged, parts.uniform, *parts.alternatives)
         self._builders = {item.strategy: item for item in builders if item is not None}
         self._ragged = None if parts.ragged is None else parts.ragged.strategy
@@ -178,11 +179,12 @@ class Verifier:
             padded_tokens: decode query tokens to describe; R + B when None.
 
         Raises:
+            PlanError: ``plan`` is none, or of an earlier step than one that was executed.
             LayoutError: the tensors do not fit the plan or the limits.
             NoStrategyError: query lengths differ and no strategy reads them from the device.
         """
         self._require_open()
-        require_plan(plan)
+        require_plan(plan, self._newest)
         parts, requests = self._parts, plan.requests
         padded_requests = requests if padded_requests is None else padded_requests
         tokens = requests + plan.budget
@@ -258,11 +260,12 @@ class Verifier:
         Then ``stage`` it and run it eagerly; the miss is counted by reason. Arguments as for ``stage``.
 
         Raises:
+            PlanError: ``plan`` is none, or of an earlier step than one that was executed.
             LayoutError: the tensors do not fit the plan or the limits.
             GraphError: whole steps were captured, which ``launch`` runs.
         """
         self._require_open()
-        require_plan(plan)
+        require_plan(plan, self._newest)
         parts = self._parts
         if parts.graphs is None:
             return None
@@ -290,9 +293,11 @@ class Verifier:
             state: the step; its slots, in this order, are the rows.
 
         Raises:
+            PlanError: as ``stage`` does.
             GraphError: no whole step was captured: ``capture`` had no prologue.
         """
         self._require_open()
+        require_plan(plan, self._newest)
         graphs = self._parts.graphs
         if graphs is None or not graphs.whole:
             raise _captured_otherwise("no whole step")
@@ -377,6 +382,7 @@ class Verifier:
             )
 
     def _remember(self, step: int, strategy: str) -> None:
+        self._newest = step
         self._staged[step] = strategy
         self._staged.move_to_end(step)
         while len(self._staged) > _STAGED_DEPTH:
