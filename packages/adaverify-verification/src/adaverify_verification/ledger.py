@@ -61,6 +61,11 @@ class Ledger:
         if entry := self._open.get(step):
             self._executed = entry.number
 
+    def execute(self, step: int) -> None:
+        """Do what ``require_current`` and then ``executed`` do."""
+        self.require_current(step)
+        self.executed(step)
+
     def require_current(self, step: int) -> None:
         """Refuse the open plan of ``step`` where a plan that was opened later was executed already.
 

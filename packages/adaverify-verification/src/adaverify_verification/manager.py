@@ -147,11 +147,6 @@ class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
         return MappingProxyType({**self._counts, **dropped})
 
     @property
-    def ledger(self) -> Ledger:
-        """The open plans and their order, for whoever executes them."""
-        return self._ledger
-
-    @property
     def buffers(self) -> Mapping[str, torch.Tensor]:
         """Static tensors of the assignment by name; addresses never change, graphs read them."""
         return self._assigner.buffers
@@ -308,8 +303,7 @@ class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
                 allowed="a step that plan() or apply() returned and observe() has not closed",
                 remedy="plan, assign and observe each step once, in this order",
             )
-        self._ledger.require_current(plan.step)
-        self._ledger.executed(plan.step)
+        self._ledger.execute(plan.step)
         confidences, own = self._live.ranking(entry.state, scheduled.shape[0])
         if not own and 0 < plan.budget < plan.scheduled:
             self._note(entry, "unranked-requests")
