@@ -90,6 +90,16 @@ def test_an_unknown_name_lists_what_was_discovered():
     assert "allowed: flatten, uniform" in str(error)
     assert error.known == ("flatten", "uniform")
     assert "no strategy was discovered" in str(UnknownNameError("strategy", "flatten", ()))
+    assert "kept a plugin" not in error.remedy
+
+
+def test_an_unknown_name_says_which_plugins_are_not_used():
+    """One of them may provide the name: advice to install it is wrong then."""
+    why = ("plugin evil was not loaded (raised): OSError: no calibration",)
+    error = UnknownNameError("model", "tiny", ("large",), why)
+    assert str(error).startswith(f"no model is named 'tiny'; {why[0]}; arrived: 'tiny'; allowed: large; ")
+    assert "cure what kept a plugin from loading" in error.remedy
+    assert error.not_loaded == why
 
 
 def test_no_strategy_gives_every_candidate_with_all_its_reasons():

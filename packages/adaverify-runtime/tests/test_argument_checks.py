@@ -102,3 +102,13 @@ def test_capturing_what_cannot_be_called_is_refused(verifier, arguments):
         verifier().capture(**{"step": print, **arguments})
     assert caught.value.allowed
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize("mode", ["x", "FIXED", "", 3])
+def test_a_mode_that_was_passed_is_not_blamed_on_the_settings(mode):
+    """The message told to unset a variable that nobody had set."""
+    with pytest.raises(SettingsError) as caught:
+        assemble(LIMITS, device="cpu", mode=mode)
+    assert caught.value.problems == {"mode": (mode, "none, fixed or adaptive")}
+    assert "unset" not in str(caught.value)
+    assert "pass one of them as mode" in caught.value.remedy

@@ -1,11 +1,20 @@
 """The doctor: the whole report before a model, for this machine or an assumed one."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from adaverify_contracts import Limits, Requirements, UnknownNameError, hookimpl
-from adaverify_runtime import DeviceSettings, GraphSettings, PlannerSettings, Settings, doctor
+from adaverify_runtime import (
+    DeviceSettings,
+    GraphSettings,
+    PathSettings,
+    PlannerSettings,
+    Settings,
+    admit,
+    doctor,
+)
 
 
 @pytest.fixture
@@ -163,3 +172,62 @@ def test_a_graph_level_that_is_not_to_be_had_is_a_problem(real_plugins):
     report = doctor(settings, "cpu", plugins=real_plugins())
     assert any("VARLEN_DECODE was asked for" in problem for problem in report.problems)
     assert not doctor(Settings(), "cpu", plugins=real_plugins()).problems
+
+
+def test_a_drafter_that_fails_when_it_is_asked_is_a_warning(make, real_plugins):
+    """The others are asked all the same, and a verifier can be assembled."""
+
+    class Drafters:
+        @hookimpl
+        def adaverify_register_drafters(self):
+            return (
+                replace(make.drafter("broken"), obstacle=lambda k: 1 // 0),
+                replace(make.drafter("narrow"), obstacle=lambda k: f"K is {k}"),
+            )
+
+    report = doctor(device="cpu", plugins=real_plugins(Drafters()))
+    assert report.problems == ()
+    assert "drafter narrow cannot serve: K is 7" in report.notes
+    (warning,) = report.warnings
+    assert warning.startswith("drafter 'broken' of plugin 'extra-0': obstacle raised ZeroDivisionError")
+
+
+@pytest.mark.parametrize("text", [None, "null", "{", '{"signal": "psychic"}'])
+def test_a_calibration_file_that_would_stop_the_start_is_a_problem(fleet, tmp_path, text):
+    """``assemble`` reads it, so that a report without problems promised too much."""
+    path = tmp_path / "calibration.json"
+    if text is not None:
+        path.write_text(text)
+    report = doctor(Settings(paths=PathSettings(calibration=path)), "cpu", plugins=fleet)
+    (problem,) = report.problems
+    assert problem.startswith("ADAVERIFY_PATHS_CALIBRATION: ")
+
+
+def test_a_calibration_file_that_serves_is_none(fleet, tmp_path):
+    path = tmp_path / "calibration.json"
+    path.write_text("[1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6]")
+    report = doctor(Settings(paths=PathSettings(calibration=path)), "cpu", plugins=fleet)
+    assert report.problems == ()
+
+
+def test_a_capability_may_be_given(fleet, make):
+    """Nothing is probed twice where the caller has probed."""
+    given = make.capability()
+    assert doctor(device="cpu", plugins=fleet, capability=given).capability is given
+
+
+def test_a_plugin_of_another_device_is_dropped_before_anything_is_taken(make, real_plugins):
+    """``admit`` probes where a plugin requires anything, and only there."""
+
+    class Elsewhere:
+        ADAVERIFY_REQUIRES = Requirements(architectures=("sm90",))
+
+        @hookimpl
+        def adaverify_register_models(self):
+            return (make.model("theirs"),)
+
+    assert admit(Settings(), real_plugins(), "cpu") is None
+    plugins = real_plugins(Elsewhere())
+    assert admit(Settings(), plugins, "cpu").architecture == "cpu"
+    assert plugins.models() == ()
+    assert admit(Settings(), plugins, "cpu") is None

@@ -313,10 +313,15 @@ def test_standard_output_is_not_a_plugins_to_print_to(install, outcomes, capsys,
     assert not sys.stderr.closed
 
 
-def test_wrong_requirements_are_an_outcome_and_leave_nothing(install, outcomes):
+@pytest.mark.parametrize("value", ["'cuda'", "5", "()", "Requirements"])
+def test_wrong_requirements_are_a_contract_break_and_leave_nothing(install, outcomes, value):
     """A string would have been found out by the first command that probes a device."""
-    install("picky-dist", "test-picky", GOOD + "\nADAVERIFY_REQUIRES = 'cuda'\n")
-    manager = load_plugins(PluginSettings())
+    source = f"from adaverify_contracts import Requirements\n{GOOD}\nADAVERIFY_REQUIRES = {value}\n"
+    install("picky-dist", "test-picky", source)
+    with pytest.raises(PluginError, match=r"list test-picky in ADAVERIFY_PLUGINS_DISABLED"):
+        load_plugins(PluginSettings())
+    manager, refusal = examine_plugins(PluginSettings())
+    assert refusal.plugin == "test-picky"
     found = outcomes(manager)["test-picky"]
     assert found.outcome is LoadOutcome.RAISED
     assert "ADAVERIFY_REQUIRES is not a Requirements" in found.reason

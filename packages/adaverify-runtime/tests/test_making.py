@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -185,3 +186,36 @@ def test_a_drafter_must_be_one(kit, made):
     with pytest.raises(PluginError, match="drafter 'odd' of plugin 'outsider': factory returned") as caught:
         contained_as("outsider", descriptor).factory(kit.limits, "cpu")
     assert "Drafter or a BlockDrafter" in caught.value.allowed or "propose" in caught.value.allowed
+
+
+def fussy(make, obstacle):
+    return replace(make.drafter(), obstacle=obstacle)
+
+
+@pytest.mark.parametrize(
+    ("obstacle", "words"),
+    [
+        (lambda k: 1 // 0, "obstacle raised ZeroDivisionError"),
+        (exiting, "obstacle raised SystemExit"),
+        (lambda: "", "obstacle raised TypeError"),
+        (lambda k: None, "obstacle returned something that is no str"),
+        (lambda k: 5, "obstacle returned something that is no str"),
+    ],
+)
+def test_an_obstacle_that_fails_names_plugin_and_drafter(make, obstacle, words):
+    """It took the doctor down with a traceback."""
+    drafter = contained_as("odd-plugin", fussy(make, obstacle))
+    with pytest.raises(PluginError) as caught:
+        drafter.refusal(7)
+    assert f"drafter 'echo' of plugin 'odd-plugin': {words}" in str(caught.value)
+    assert "list odd-plugin in ADAVERIFY_PLUGINS_DISABLED" in str(caught.value)
+
+
+def test_an_obstacle_that_answers_is_passed_on(make):
+    drafter = contained_as("p", fussy(make, lambda k: f"it drafts 4, and K is {k}" if k > 4 else ""))
+    assert (drafter.refusal(7), drafter.refusal(4)) == ("it drafts 4, and K is 7", "")
+    assert contained_as("p", make.drafter()).refusal(7) == ""
+    with pytest.raises(LimitsError):
+        contained_as("p", fussy(make, raising(LimitsError("too long")))).refusal(7)
+    with pytest.raises(KeyboardInterrupt):
+        contained_as("p", fussy(make, raising(KeyboardInterrupt()))).refusal(7)

@@ -13,7 +13,7 @@ from adaverify_contracts import (
     hookimpl,
 )
 from adaverify_runtime.plugins import PluginManager
-from adaverify_runtime.selection import select_strategies
+from adaverify_runtime.selection import limit_reasons, select_strategies
 
 LIMITS = Limits(max_requests=8, draft_tokens=7, max_model_len=1024, page_size=64)
 
@@ -268,3 +268,16 @@ def test_a_kernel_that_only_imports_does_not_select(fleet, make):
     selection = select_strategies(fleet, capability, LIMITS, "adaptive")
     assert selection.ragged.name == "reference"
     assert any("imported, needs executed: values differ" in note for note in selection.notes)
+
+
+@pytest.mark.parametrize("answer", ["no", None, 5, (5,), {"no": 1}])
+def test_an_answer_about_limits_that_is_none_is_a_reason(make, answer):
+    """A text fell apart into one reason a letter."""
+    strategy = make.strategy(supports=lambda limits: answer)
+    (reason,) = limit_reasons(strategy, LIMITS)
+    assert reason == f"its question about limits returned {answer!r}, and not a tuple of reasons"
+
+
+def test_an_answer_about_limits_is_passed_on(make):
+    assert limit_reasons(make.strategy(), LIMITS) == ()
+    assert limit_reasons(make.strategy(supports=lambda limits: ["a", "b"]), LIMITS) == ("a", "b")

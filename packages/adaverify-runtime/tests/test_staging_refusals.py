@@ -191,3 +191,23 @@ def test_a_closed_verifier_is_refused_by_name(kit, verifier):
     assert (record.fallbacks, seen) == ((), [record])
     with pytest.raises(ClosedError, match="used after close"):
         checker.observe(kit.outcome(state, plan, staged), plan)
+
+
+def test_a_plan_older_than_the_last_executed_one_is_refused(kit, verifier):
+    """Its rows would have been built from confidences and buffers that have gone on."""
+    checker = verifier(mode="fixed")
+    plans = [checker.plan(kit.state(step, [3, 3])) for step in (1, 2, 3)]
+    checker.stage(plans[1], *good(kit))
+    before = {name: tensor.clone() for name, tensor in checker.inputs.buffers.items()}
+    for call in (checker.stage, checker.replay):
+        with pytest.raises(PlanError, match="older than one that was executed") as caught:
+            call(plans[0], *good(kit, kv_lens=np.array([1, 1], dtype=np.int32)))
+        assert caught.value.arrived == 1
+    with pytest.raises(PlanError, match="older than one that was executed"):
+        checker.launch(plans[0], kit.state(1, [3, 3]))
+    assert all(torch.equal(before[name], tensor) for name, tensor in checker.inputs.buffers.items())
+    # The same step once more, as after a miss, and the next are ordinary.
+    checker.stage(plans[1], *good(kit))
+    checker.stage(plans[2], *good(kit))
+    # So is a host that numbers its steps anew, and one that plans the missed step again.
+    checker.stage(checker.plan(kit.state(1, [3, 3])), *good(kit))

@@ -70,3 +70,20 @@ def test_every_registered_strategy_has_a_row():
     names = [entry.descriptor.name for entry in plugins.decode_strategies()]
     assert names
     assert [row.strategy for row in support_matrix(plugins).rows] == names
+
+
+def test_requirements_of_the_whole_plugin_count():
+    """A strategy that is admitted anywhere is refused where its plugin is not used."""
+
+    class Picky:
+        ADAVERIFY_REQUIRES = Requirements(architectures=("sm90",))
+
+        @hookimpl
+        def adaverify_register_decode_strategies(self):
+            return (strategy("anywhere"), strategy("twin", architectures=("sm90", "sm100")))
+
+    plugins = load_plugins(entry_points=[])
+    plugins.register(Picky(), "picky")
+    rows = {row.strategy: row.levels for row in support_matrix(plugins).rows}
+    assert rows["anywhere"] == {"cpu": "-", "sm90": "any", "sm100": "-"}
+    assert rows["twin"] == {"cpu": "-", "sm90": "emulated", "sm100": "-"}

@@ -168,7 +168,7 @@ def _findable(name: str) -> bool:
 
     try:
         return find_spec(name) is not None
-    except (ImportError, ValueError):
+    except Exception:  # noqa: BLE001 - the parents of a dotted name are imported, and may raise anything
         return False
 
 

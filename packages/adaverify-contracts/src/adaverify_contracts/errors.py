@@ -142,17 +142,25 @@ class DuplicateNameError(PluginError):
 
 
 class UnknownNameError(PluginError):
-    """A name was asked for that nothing registered; ``known`` lists what was discovered."""
+    """A name was asked for that nothing registered; ``known`` lists what was discovered.
 
-    def __init__(self, kind: str, name: str, known: tuple[str, ...]) -> None:
+    ``not_loaded`` says which plugins are not used and why, one text for each reason: one of them may be the
+    one that provides the name.
+    """
+
+    def __init__(
+        self, kind: str, name: str, known: tuple[str, ...], not_loaded: tuple[str, ...] = ()
+    ) -> None:
         self.kind = kind
         self.name = name
         self.known = known
+        self.not_loaded = not_loaded
+        cure = "cure what kept a plugin from loading, " if not_loaded else ""
         super().__init__(
-            f"no {kind} is named {name!r}",
+            "; ".join((f"no {kind} is named {name!r}", *not_loaded)),
             arrived=name,
             allowed=", ".join(known) if known else f"none: no {kind} was discovered",
-            remedy="install the distribution that provides it, or choose one of the allowed names",
+            remedy=f"{cure}install the distribution that provides it, or choose one of the allowed names",
         )
 
 

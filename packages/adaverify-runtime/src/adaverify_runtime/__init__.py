@@ -4,7 +4,7 @@ from adaverify_runtime.assembly import assemble
 from adaverify_runtime.backends import BackendCandidate, BackendSelection, select_backend
 from adaverify_runtime.calibration import Calibration, check_calibration, read_calibration, settings_for
 from adaverify_runtime.decision import Decision, decide_strategy
-from adaverify_runtime.doctor import doctor
+from adaverify_runtime.doctor import admit, doctor
 from adaverify_runtime.loading import examine_plugins, load_plugins
 from adaverify_runtime.making import contained, contained_as
 from adaverify_runtime.observers import DisabledObserver
@@ -12,7 +12,13 @@ from adaverify_runtime.parts import Replayed
 from adaverify_runtime.plugins import Observer, PluginManager, PluginOutcome, Registered
 from adaverify_runtime.report import Component, StartupReport, plugin_warnings
 from adaverify_runtime.row_choice import Choice, RowChoice, RowCost, RowCostTable
-from adaverify_runtime.selection import Candidate, Selection, review_strategies, select_strategies
+from adaverify_runtime.selection import (
+    Candidate,
+    Selection,
+    limit_reasons,
+    review_strategies,
+    select_strategies,
+)
 from adaverify_runtime.settings import (
     BridgeSettings,
     DeviceSettings,
@@ -64,6 +70,7 @@ __all__ = [
     "Staged",
     "StartupReport",
     "Verifier",
+    "admit",
     "assemble",
     "check_calibration",
     "contained",
@@ -73,6 +80,7 @@ __all__ = [
     "examine_plugins",
     "idle_threads_sleep",
     "known_variables",
+    "limit_reasons",
     "load_plugins",
     "plugin_warnings",
     "read_calibration",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast, get_args
 
 from adaverify_contracts import (
     AdaverifyError,
@@ -23,7 +23,7 @@ from adaverify_contracts import (
 )
 from adaverify_runtime.plugins import PluginManager
 from adaverify_runtime.row_choice import RowCostTable
-from adaverify_runtime.settings import PluginSettings, Settings
+from adaverify_runtime.settings import Mode, PluginSettings, Settings
 from adaverify_verification import CostTable
 
 
@@ -41,6 +41,21 @@ def require_ground(settings: object, plugins: object, capability: object) -> Non
         )
     _require(PluginError, "plugins", plugins, PluginManager, "pass load_plugins(settings), or None")
     _require(CapabilityError, "capability", capability, Capability, "pass what probe(...) returned, or None")
+
+
+def require_mode(mode: object) -> Mode:
+    """Return a mode that was passed as an argument; what the settings say of it was checked with them.
+
+    Raises:
+        SettingsError: it is none.
+    """
+    for known in get_args(Mode):
+        if isinstance(mode, str) and mode == known:
+            return cast(Mode, known)
+    raise SettingsError(
+        {"mode": (mode, "none, fixed or adaptive")},
+        remedy="pass one of them as mode, or None for what ADAVERIFY_PLANNER_MODE says",
+    )
 
 
 def require_loading(settings: object, entry_points: object) -> None:

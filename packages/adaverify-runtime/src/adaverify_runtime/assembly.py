@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
 
@@ -22,11 +22,10 @@ from adaverify_contracts import (
     LimitsError,
     NoStrategyError,
     Seen,
-    SettingsError,
 )
 from adaverify_graphs import GraphMode, is_bare, resolve_mode
 from adaverify_runtime.allocation import allocating, require_memory, table_bytes
-from adaverify_runtime.argument_checks import require_arguments, require_ground
+from adaverify_runtime.argument_checks import require_arguments, require_ground, require_mode
 from adaverify_runtime.backends import BackendSelection, select_backend
 from adaverify_runtime.calibration import calibrate, read_calibration, settings_for
 from adaverify_runtime.capture import AssignLive, GraphedSteps
@@ -99,9 +98,7 @@ def prepare(
     """
     require_ground(settings, plugins, capability)
     settings = read_settings() if settings is None else settings
-    mode = settings.planner.mode if mode is None else mode
-    if mode not in get_args(Mode):
-        raise SettingsError({"ADAVERIFY_PLANNER_MODE": (mode, "none, fixed or adaptive")})
+    mode = settings.planner.mode if mode is None else require_mode(mode)
     plugins = load_plugins(settings) if plugins is None else plugins
     where = resolve_device(settings.device.name if device is None else device)
     if capability is None:
@@ -356,6 +353,7 @@ def _manager(
     ground: Ground, limits: Limits, drafter: DrafterDescriptor | None, cost_table: CostTable | None
 ) -> tuple[VerificationManager, tuple[str, ...]]:
     plugins, chosen = ground.plugins, ground.settings.planner
+    absent = plugins.not_loaded()
     backend, why = assign_backend(ground.device, ground.capability, limits)
     notes = [f"assignment: {backend}, {why}"]
     if drafter is None:
@@ -364,8 +362,8 @@ def _manager(
     manager = VerificationManager(
         limits,
         ground.device,
-        signal=contained(pick(plugins.signals(), "signal", chosen.signal)),
-        policy=contained(pick(plugins.policies(), "policy", chosen.policy)),
+        signal=contained(pick(plugins.signals(), "signal", chosen.signal, absent)),
+        policy=contained(pick(plugins.policies(), "policy", chosen.policy, absent)),
         cost=CostModel(cost_table, online=chosen.online),
         tiers=(),
         options=manager_options(chosen, ground.mode),

@@ -44,7 +44,7 @@ def select_backend(
     reasons = {entry.descriptor.name: entry.descriptor.requirements.unmet(capability) for entry in entries}
     chosen = next((entry.descriptor for entry in entries if not reasons[entry.descriptor.name]), None)
     if named is not None:
-        chosen = pick(tuple(entries), "graph backend", named).descriptor
+        chosen = pick(tuple(entries), "graph backend", named, plugins.not_loaded()).descriptor
         if reasons[named]:
             problem = f"graph backend {named!r} was named explicitly and does not fit"
             allowed = "a backend whose requirements are met"

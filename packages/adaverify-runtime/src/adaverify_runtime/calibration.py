@@ -122,7 +122,9 @@ def check_calibration(
     found = read_calibration(settings.paths.calibration)
     settings = settings_for(settings, found)
     try:
-        descriptor = contained(pick(plugins.signals(), "signal", settings.planner.signal))
+        descriptor = contained(
+            pick(plugins.signals(), "signal", settings.planner.signal, plugins.not_loaded())
+        )
     except UnknownNameError as error:
         raise error.within(f"calibration file {found.path}") from error
     own = found.state.get("fingerprint") if isinstance(found.state, dict) else None

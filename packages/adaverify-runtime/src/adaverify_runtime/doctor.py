@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import torch
 
@@ -10,7 +11,9 @@ from adaverify_capability import assume as assume_capability
 from adaverify_contracts import AdaverifyError, Capability, KernelLevel, KernelReport, Limits
 from adaverify_runtime.assembly import Ground, build_report, graph_mode, prepare
 from adaverify_runtime.backends import BackendSelection, select_backend
+from adaverify_runtime.calibration import check_calibration
 from adaverify_runtime.loading import load_plugins
+from adaverify_runtime.making import contained
 from adaverify_runtime.plugins import D, PluginManager, Registered, pick
 from adaverify_runtime.report import StartupReport
 from adaverify_runtime.row_alternatives import choose_alternatives, load_for
@@ -26,6 +29,7 @@ def doctor(
     kernels: Iterable[str | KernelReport] = (),
     plugins: PluginManager | None = None,
     limits: Limits | None = None,
+    capability: Capability | None = None,
 ) -> StartupReport:
     """Return the start-up report; whatever keeps a verifier from being assembled is in its ``problems``.
 
@@ -38,6 +42,7 @@ def doctor(
         kernels: kernels to take as executed on the assumed device.
         plugins: loaded plugins; discovered when None.
         limits: sizes to ask the strategies about; None skips that question.
+        capability: what the device can do, unless one is assumed; probed when None.
 
     Raises:
         SettingsError: a setting is wrong.
@@ -45,7 +50,6 @@ def doctor(
         CapabilityError: the device cannot be read.
         UnknownNameError: the assumed word is not in the architecture table.
     """
-    capability: Capability | None = None
     if assume is not None:
         settings = settings or read_settings()
         plugins = plugins or load_plugins(settings)
@@ -58,13 +62,45 @@ def doctor(
     backends = _backends(ground, problems)
     selection = _strategies(ground, limits, backends, problems)
     _graphs(ground, backends, selection, problems)
-    chosen = ground.settings.planner
-    _require(ground.plugins.signals(), "signal", chosen.signal, problems)
-    _require(ground.plugins.policies(), "policy", chosen.policy, problems)
-    notes = (*selection.notes, *_rows(ground, selection, limits, problems), *_drafters(ground))
+    chosen, absent = _calibrated(ground, limits, problems).planner, ground.plugins.not_loaded()
+    _require(ground.plugins.signals(), "signal", chosen.signal, absent, problems)
+    _require(ground.plugins.policies(), "policy", chosen.policy, absent, problems)
+    unserving, failing = _drafters(ground)
+    notes = (*selection.notes, *_rows(ground, selection, limits, problems), *unserving)
     if ground.capability.assumed:
         notes = (_assumed(ground.capability), *notes)
-    return build_report(ground, selection, backends, notes=notes, problems=tuple(problems))
+    report = build_report(ground, selection, backends, notes=notes, problems=tuple(problems))
+    return replace(report, warnings=(*report.warnings, *failing))
+
+
+def admit(settings: Settings, plugins: PluginManager, device: str | torch.device) -> Capability | None:
+    """Drop the plugins that require another device, as every start does, and return what this one can do.
+
+    It is probed, in a child process, only where a plugin requires anything; None otherwise. What is taken
+    from ``plugins`` before may belong to one that is dropped.
+
+    Raises:
+        PluginError: a plugin that the user named is among them.
+        CapabilityError: the device cannot be read.
+    """
+    if not plugins.requiring:
+        return None
+    return prepare(
+        device=device, mode=None, settings=settings, plugins=plugins, capability=None, isolated=True
+    ).capability
+
+
+def _calibrated(ground: Ground, limits: Limits | None, problems: list[str]) -> Settings:
+    """Return settings with the signal of their calibration file, judged as ``assemble`` would."""
+    engine = ground.settings.engine
+    if ground.settings.paths.calibration is None:
+        return ground.settings
+    try:
+        sizes = limits or Limits(1, engine.draft_tokens, engine.max_model_len, engine.page_size)
+        return check_calibration(ground.settings, ground.plugins, sizes)
+    except AdaverifyError as error:
+        problems.append(str(error.within("ADAVERIFY_PATHS_CALIBRATION")))
+        return ground.settings
 
 
 def _graphs(ground: Ground, backends: BackendSelection, selection: Selection, problems: list[str]) -> None:
@@ -87,14 +123,17 @@ def _rows(
     return choose_alternatives(selection, table).notes
 
 
-def _drafters(ground: Ground) -> tuple[str, ...]:
-    """Return why drafters cannot serve."""
+def _drafters(ground: Ground) -> tuple[list[str], list[str]]:
+    """Return why drafters cannot serve, and which ones failed when they were asked."""
     width = ground.settings.engine.draft_tokens
-    return tuple(
-        f"drafter {entry.descriptor.name} cannot serve: {reason}"
-        for entry in ground.plugins.drafters()
-        if (reason := entry.descriptor.refusal(width))
-    )
+    unserving, failing = [], []
+    for entry in ground.plugins.drafters():
+        try:
+            if reason := contained(entry).refusal(width):
+                unserving.append(f"drafter {entry.descriptor.name} cannot serve: {reason}")
+        except AdaverifyError as error:
+            failing.append(error.problem)
+    return unserving, failing
 
 
 def _assumed(capability: Capability) -> str:
@@ -103,9 +142,11 @@ def _assumed(capability: Capability) -> str:
     return f"device: {capability.architecture} is assumed; {kernels}"
 
 
-def _require(entries: tuple[Registered[D], ...], kind: str, name: str, problems: list[str]) -> None:
+def _require(
+    entries: tuple[Registered[D], ...], kind: str, name: str, absent: tuple[str, ...], problems: list[str]
+) -> None:
     try:
-        pick(entries, kind, name)
+        pick(entries, kind, name, absent)
     except AdaverifyError as error:
         problems.append(str(error))
 

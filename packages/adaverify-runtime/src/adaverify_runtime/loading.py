@@ -11,7 +11,6 @@ from packaging.utils import canonicalize_name
 
 from adaverify_contracts import ENTRY_POINT_GROUP, DuplicateNameError, LoadOutcome, PluginError
 from adaverify_contracts.describing import describe, traceback_of
-from adaverify_runtime._hook_checks import examining, requirements_of
 from adaverify_runtime._nearest import suggestion
 from adaverify_runtime._output import output_diverted
 from adaverify_runtime.argument_checks import require_loading
@@ -148,11 +147,6 @@ def _load_one(
     except BaseException as error:  # noqa: BLE001 - a stranger's module may raise anything; it is kept and reported
         reason = f"{entry_point.value} raised while it was imported: {describe(error)}"
         return failed(LoadOutcome.RAISED, reason, error)
-    try:
-        with examining(name):
-            requirements_of(plugin, name)
-    except PluginError as error:
-        return failed(LoadOutcome.RAISED, str(error), error)
     try:
         with output_diverted():
             manager.register(plugin, name, owner=owner, version=version)

@@ -44,11 +44,15 @@ def contained(entry: Registered[D]) -> D:
 
     The factory raises ``PluginError``, naming plugin and descriptor, where the plugin's own raises anything
     that is not a typed error, or returns something else than the contract names. Typed errors pass, those of
-    an allocator arrive as ``LimitsError``, and ``KeyboardInterrupt`` passes.
+    an allocator arrive as ``LimitsError``, and ``KeyboardInterrupt`` passes. A drafter's ``obstacle`` is held
+    to the same.
     """
     descriptor: Any = entry.descriptor
     _, field, _ = _about(descriptor)
-    return cast(D, replace(descriptor, **{field: partial(_make, entry)}))
+    changes = {field: partial(_make, entry)}
+    if isinstance(descriptor, DrafterDescriptor) and descriptor.obstacle is not None:
+        changes["obstacle"] = partial(_ask, entry)
+    return cast(D, replace(descriptor, **changes))
 
 
 def contained_as(plugin: str, descriptor: D) -> D:
@@ -76,6 +80,22 @@ def _make(entry: Registered[Any], *arguments: Any) -> Any:
             remedy=_remedy(entry.plugin, f"return one from {field}"),
         )
     return made
+
+
+def _ask(entry: Registered[Any], draft_tokens: int) -> str:
+    """Return what the obstacle of a drafter's ``entry`` says about K."""
+    who = f"drafter {entry.descriptor.name!r} of plugin {entry.plugin!r}: obstacle"
+    with _blaming(entry.plugin, who):
+        reason = entry.descriptor.obstacle(draft_tokens)
+    if not isinstance(reason, str):
+        raise PluginError(
+            f"{who} returned something that is no str",
+            plugin=entry.plugin,
+            arrived=reason,
+            allowed="a str, empty where nothing is in the way",
+            remedy=_remedy(entry.plugin, "return why the drafter cannot serve"),
+        )
+    return reason
 
 
 def _about(descriptor: object) -> tuple[str, str, tuple[type, ...]]:

@@ -22,6 +22,7 @@ from adaverify_contracts import (
     PluginError,
     PolicyDescriptor,
     ProbeDescriptor,
+    Requirements,
     SignalDescriptor,
     StepRecord,
     UnknownNameError,
@@ -94,6 +95,7 @@ class PluginManager:
         self._registered: dict[str, list[Registered[Any]]] = {hook: [] for hook in REGISTRATION_HOOKS}
         self._observers: list[Observer] = []
         self._plugins: dict[str, tuple[object, str, str]] = {}
+        self._requires: dict[str, Requirements] = {}
         self._outcomes: dict[str, PluginOutcome] = {}
         self._named: set[str] = set()
         self.warnings: list[str] = []
@@ -125,7 +127,7 @@ class PluginManager:
                 raise _registered_already(plugin, name, taken)
         with examining(name):
             check_hooks(plugin, name)
-            requirements_of(plugin, name)
+            requires = requirements_of(plugin, name)
             self._register_in_pluggy(plugin, name)
         try:
             found = self._resolve(plugin, name, owner, version)
@@ -137,6 +139,8 @@ class PluginManager:
             self._registered[hook].extend(entries)
         self._observers.extend(self._observers_of(plugin, name))
         self._plugins[name] = (plugin, owner, version)
+        if requires is not None:
+            self._requires[name] = requires
         self.record(PluginOutcome(name, owner, version, LoadOutcome.LOADED, "all hooks resolved"))
 
     def unregister(self, name: str) -> None:
@@ -146,8 +150,9 @@ class PluginManager:
             UnknownNameError: no plugin of that name is registered.
         """
         if name not in self._plugins:
-            raise UnknownNameError("registered plugin", name, tuple(self._plugins))
+            raise UnknownNameError("registered plugin", name, tuple(self._plugins), self.not_loaded())
         del self._plugins[name]
+        self._requires.pop(name, None)
         self._forget_in_pluggy(name)
         for hook, entries in self._registered.items():
             self._registered[hook] = [entry for entry in entries if entry.plugin != name]
@@ -166,16 +171,27 @@ class PluginManager:
         """Remember plugins that the user named: any other outcome than loaded is an error for them."""
         self._named.update(names)
 
+    @property
+    def requiring(self) -> bool:
+        """Whether a registered plugin requires anything of the device, which must be probed then."""
+        return bool(self._requires)
+
+    def requirements(self, name: str) -> Requirements:
+        """Return the ``ADAVERIFY_REQUIRES`` of a registered plugin, empty where it says nothing."""
+        return self._requires.get(name, Requirements())
+
     def check_requirements(self, capability: Capability) -> None:
         """Drop plugins whose ``ADAVERIFY_REQUIRES`` the device does not meet; call once it was probed.
 
+        Everything they registered goes with them: use nothing that was taken from the manager before.
+
         Raises:
-            PluginError: a plugin the user named is among them, or the attribute has another type.
+            PluginError: a plugin the user named is among them.
         """
         unmet: list[PluginOutcome] = []
-        for name, (plugin, owner, version) in list(self._plugins.items()):
-            requires = requirements_of(plugin, name)
-            if requires is not None and (reasons := requires.unmet(capability)):
+        for name, requires in list(self._requires.items()):
+            if reasons := requires.unmet(capability):
+                _, owner, version = self._plugins[name]
                 self.unregister(name)
                 outcome = PluginOutcome(name, owner, version, LoadOutcome.UNMET, "; ".join(reasons))
                 self.record(outcome)
@@ -254,6 +270,17 @@ class PluginManager:
             ", ".join(f"{item.name} ({item.outcome.value})" for item in self._outcomes.values()) or "nothing"
         )
 
+    def not_loaded(self) -> tuple[str, ...]:
+        """Return every discovered plugin that is not used, in words: one text for each reason."""
+        grouped: dict[tuple[str, str], list[str]] = {}
+        for item in self._outcomes.values():
+            if item.outcome is not LoadOutcome.LOADED:
+                grouped.setdefault((item.outcome.value, item.reason), []).append(item.name)
+        return tuple(
+            f"{_plugins_were(names)} not loaded ({outcome}): {reason}"
+            for (outcome, reason), names in grouped.items()
+        )
+
     # Resolution.
 
     def _resolve(
@@ -311,17 +338,29 @@ class PluginManager:
             self._pluggy.unregister(name=name)
 
 
-def pick(entries: tuple[Registered[D], ...], kind: str, name: str) -> Registered[D]:
+def pick(
+    entries: tuple[Registered[D], ...], kind: str, name: str, not_loaded: tuple[str, ...] = ()
+) -> Registered[D]:
     """Return the entry whose descriptor is called ``name``.
 
+    Args:
+        entries: what is registered.
+        kind: word for it, for the message.
+        name: the descriptor's.
+        not_loaded: what ``PluginManager.not_loaded`` says, for the message.
+
     Raises:
-        UnknownNameError: nothing registered it; lists the known names.
+        UnknownNameError: nothing registered it; lists the known names, and plugins that are not used.
     """
     for entry in entries:
         if entry.descriptor.name == name:  # type: ignore[attr-defined]
             return entry
     known = tuple(entry.descriptor.name for entry in entries)  # type: ignore[attr-defined]
-    raise UnknownNameError(kind, name, known)
+    raise UnknownNameError(kind, name, known, not_loaded)
+
+
+def _plugins_were(names: list[str]) -> str:
+    return f"plugin {names[0]} was" if len(names) == 1 else f"plugins {', '.join(names)} were"
 
 
 def _without_argument(function: Callable[[], None]) -> Callable[[StepRecord], None]:

@@ -11,7 +11,7 @@ from adaverify_contracts import (
     Limits,
     NoStrategyError,
 )
-from adaverify_contracts.describing import describe
+from adaverify_contracts.describing import describe, shown
 from adaverify_runtime.plugins import PluginManager, Registered, pick
 
 RAGGED = "ragged"
@@ -90,7 +90,7 @@ def select_strategies(
     """
     entries = _ranked(plugins)
     if named is not None:
-        pick(tuple(entries), "decode strategy", named)
+        pick(tuple(entries), "decode strategy", named, plugins.not_loaded())
     reasons = {
         entry.descriptor.name: _reasons(entry.descriptor, capability, limits, mode, use_graphs)
         for entry in entries
@@ -177,14 +177,24 @@ def _reasons(
         # In the other modes a ragged batch runs without a graph, so a ragged strategy needs no support.
         if descriptor.graph_support < needed and (ragged or not descriptor.device_lengths):
             reasons.append(f"graph support is {descriptor.graph_support.name}, needs {needed.name}")
-    if limits is not None and descriptor.supports is not None:
-        try:
-            reasons.extend(descriptor.supports(limits))
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:  # noqa: BLE001 - a stranger's predicate; its failure is itself a reason
-            reasons.append(f"its question about limits raised {describe(error)}")
+    if limits is not None:
+        reasons.extend(limit_reasons(descriptor, limits))
     return tuple(reasons)
+
+
+def limit_reasons(descriptor: DecodeStrategyDescriptor, limits: Limits) -> tuple[str, ...]:
+    """Return why a strategy does not serve these sizes; that it cannot answer is itself a reason."""
+    if descriptor.supports is None:
+        return ()
+    try:
+        answer: object = descriptor.supports(limits)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - a stranger's predicate
+        return (f"its question about limits raised {describe(error)}",)
+    if isinstance(answer, list | tuple) and all(isinstance(item, str) for item in answer):
+        return tuple(answer)
+    return (f"its question about limits returned {shown(answer)}, and not a tuple of reasons",)
 
 
 def _best(

@@ -178,11 +178,11 @@ class Verifier:
             padded_tokens: decode query tokens to describe; R + B when None.
 
         Raises:
+            PlanError: ``plan`` is none, or was made before one that was executed already.
             LayoutError: the tensors do not fit the plan or the limits.
             NoStrategyError: query lengths differ and no strategy reads them from the device.
         """
-        self._require_open()
-        require_plan(plan)
+        self._require_executable(plan)
         parts, requests = self._parts, plan.requests
         padded_requests = requests if padded_requests is None else padded_requests
         tokens = requests + plan.budget
@@ -258,11 +258,11 @@ class Verifier:
         Then ``stage`` it and run it eagerly; the miss is counted by reason. Arguments as for ``stage``.
 
         Raises:
+            PlanError: ``plan`` is none, or was made before one that was executed already.
             LayoutError: the tensors do not fit the plan or the limits.
             GraphError: whole steps were captured, which ``launch`` runs.
         """
-        self._require_open()
-        require_plan(plan)
+        self._require_executable(plan)
         parts = self._parts
         if parts.graphs is None:
             return None
@@ -290,9 +290,10 @@ class Verifier:
             state: the step; its slots, in this order, are the rows.
 
         Raises:
+            PlanError: as ``stage`` does.
             GraphError: no whole step was captured: ``capture`` had no prologue.
         """
-        self._require_open()
+        self._require_executable(plan)
         graphs = self._parts.graphs
         if graphs is None or not graphs.whole:
             raise _captured_otherwise("no whole step")
@@ -367,6 +368,11 @@ class Verifier:
         if word is not None and self._parts.rows is not None:
             self._parts.rows.count(word)
 
+    def _require_executable(self, plan: Plan) -> None:
+        self._require_open()
+        require_plan(plan)
+        self.manager.ledger.require_current(plan.step)
+
     def _require_open(self) -> None:
         if self._closed:
             raise ClosedError(
@@ -377,6 +383,7 @@ class Verifier:
             )
 
     def _remember(self, step: int, strategy: str) -> None:
+        self.manager.ledger.executed(step)
         self._staged[step] = strategy
         self._staged.move_to_end(step)
         while len(self._staged) > _STAGED_DEPTH:

@@ -303,7 +303,7 @@ class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
             padded_tokens: query tokens to describe, padding included.
 
         Raises:
-            PlanError: the plan is not one this manager made or applied lately.
+            PlanError: the plan is not one this manager made or applied lately, or older than an executed one.
             LayoutError: the tensors do not fit the limits.
             ClosedError: the manager is closed.
         """
@@ -316,6 +316,7 @@ class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
                 allowed="a step that plan() or apply() returned and observe() has not closed",
                 remedy="plan, assign and observe each step once, in this order",
             )
+        self._ledger.execute(plan.step)
         confidences, own = self._live.ranking(entry.state, scheduled.shape[0])
         if not own and 0 < plan.budget < plan.scheduled:
             self._note(entry, "unranked-requests")

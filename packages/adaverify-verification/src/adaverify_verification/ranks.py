@@ -16,7 +16,7 @@ from adaverify_verification.tiers import Tiers
 
 
 class AgreedSteps:
-    """The manager's methods for ranks that run the same steps: ``export``, ``apply``, ``agree``."""
+    """The manager's open plans, and its methods for ranks that run the same steps."""
 
     limits: Limits
     cost: CostModel
@@ -25,6 +25,11 @@ class AgreedSteps:
     _tiers_for: Callable[[StepState], Tiers]
     _pin: Callable[[StepState], np.ndarray | None]
     _require_open: Callable[[], None]
+
+    @property
+    def ledger(self) -> Ledger:
+        """The open plans and their order, for whoever executes them."""
+        return self._ledger
 
     def export(self, plan: Plan) -> tuple[int, ...]:
         """Return the plan as integers, for rank 0 to broadcast.

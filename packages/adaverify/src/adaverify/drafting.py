@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from adaverify_contracts import DrafterDescriptor, EngineError, UnknownNameError
+from adaverify_contracts import AdaverifyError, DrafterDescriptor, EngineError, UnknownNameError
 
 DRAFTER = "n-gram"
 """Needs no weights and drafts for any model."""
@@ -28,15 +28,22 @@ class Drafting:
     fallback: str = ""
 
 
-def require_known(named: Sequence[str], drafters: Mapping[str, DrafterDescriptor]) -> None:
+def require_known(
+    named: Sequence[str], drafters: Mapping[str, DrafterDescriptor], not_loaded: tuple[str, ...] = ()
+) -> None:
     """Refuse a name that nothing registered.
 
+    Args:
+        named: what is asked for.
+        drafters: registered, by name.
+        not_loaded: what ``PluginManager.not_loaded`` says, for the message.
+
     Raises:
-        UnknownNameError: lists those that were discovered.
+        UnknownNameError: lists those that were discovered, and plugins that are not used.
     """
     for name in named:
         if name not in drafters:
-            raise UnknownNameError("drafter", name, tuple(drafters))
+            raise UnknownNameError("drafter", name, tuple(drafters), not_loaded)
 
 
 def choose_drafting(
@@ -56,6 +63,7 @@ def choose_drafting(
     Raises:
         UnknownNameError: a name that nothing registered.
         EngineError: a named drafter cannot serve; gives its reason.
+        AdaverifyError: asking a named drafter raised.
     """
     require_known(named or (DRAFTER,), drafters)
     if named:
@@ -67,7 +75,11 @@ def choose_drafting(
     for one in drafters.values():
         if one.target != model:
             continue
-        reason = one.refusal(draft_tokens)
+        try:
+            reason = one.refusal(draft_tokens)
+        except AdaverifyError as error:
+            # Nobody named it, so what it raises is why it is not used, and said like any other reason.
+            reason = error.problem
         if not reason:
             return Drafting(one, (plain,) if draft_tokens else ())
         reasons.append(f"drafter {one.name} is not used, {reason}: {DRAFTER} drafts in its place")

@@ -23,7 +23,15 @@ from adaverify_contracts import (
 )
 from adaverify_engine import EngineOptions
 from adaverify_engine.profiling import fingerprint
-from adaverify_runtime import Mode, PluginManager, Settings, check_calibration, doctor
+from adaverify_runtime import (
+    Mode,
+    PluginManager,
+    Settings,
+    admit,
+    check_calibration,
+    contained,
+    doctor,
+)
 from adaverify_verification import Fingerprint
 
 MODEL = "smollm2-135m"
@@ -158,12 +166,14 @@ def outset_of(
     if choice.calibration is not None or choice.uncalibrated:
         paths = settings.paths.model_copy(update={"calibration": choice.calibration})
         settings = replace(settings, paths=paths)
+    options = _options(choice, settings)
+    # Before anything of a plugin is looked at: one that requires another device has nothing to offer here.
+    capability = admit(settings, plugins, options.device)
     models = {entry.descriptor.name: entry.descriptor for entry in plugins.models()}
     if load is None and choice.model not in models:
-        raise UnknownNameError("model", choice.model, tuple(models))
+        raise UnknownNameError("model", choice.model, tuple(models), plugins.not_loaded())
     drafters = _drafters(plugins)
-    require_known(choice.drafters or (DRAFTER,), drafters)
-    options = _options(choice, settings)
+    require_known(choice.drafters or (DRAFTER,), drafters, plugins.not_loaded())
     geometry = models[choice.model].geometry if load is None else None
     with blaming_plugins(plugins):
         for name in choice.drafters:
@@ -172,23 +182,31 @@ def outset_of(
         require_room(options.draft_tokens, longest)
     # Before the model, and before anything is measured: a wrong file should cost neither.
     named = next(iter(choice.drafters), None)
-    settings = check_calibration(settings, plugins, options.limits, drafter=named)
+    with blaming_plugins(plugins):
+        settings = check_calibration(settings, plugins, options.limits, drafter=named)
     outset = Outset(
         choice,
         settings,
         plugins,
         options,
-        _capability(settings, plugins, options.device, mode),
+        _capability(settings, plugins, options.device, mode, capability),
         load or models[choice.model].load,
         geometry,
     )
     return outset if geometry is None else replace(outset, drafting=_drafting(outset, geometry))
 
 
-def _capability(settings: Settings, plugins: PluginManager, device: str, mode: Mode) -> Capability:
-    """Return what the device can do; refuse one on which no verifier can be assembled, with all reasons."""
+def _capability(
+    settings: Settings, plugins: PluginManager, device: str, mode: Mode, capability: Capability | None
+) -> Capability:
+    """Return what the device can do; refuse one on which no verifier can be assembled, with all reasons.
+
+    The calibration file was judged before, of the drafter and K that were asked for.
+    """
     planner = settings.planner.model_copy(update={"mode": mode})
-    report = doctor(replace(settings, planner=planner), device, plugins=plugins)
+    paths = settings.paths.model_copy(update={"calibration": None})
+    settings = replace(settings, planner=planner, paths=paths)
+    report = doctor(settings, device, plugins=plugins, capability=capability)
     if report.problems:
         raise CapabilityError(
             "no verifier can be assembled here",
@@ -226,7 +244,7 @@ def _options(choice: Choice, settings: Settings) -> EngineOptions:
 
 
 def _drafters(plugins: PluginManager) -> Mapping[str, DrafterDescriptor]:
-    return {entry.descriptor.name: entry.descriptor for entry in plugins.drafters()}
+    return {entry.descriptor.name: contained(entry) for entry in plugins.drafters()}
 
 
 def _drafting(outset: Outset, geometry: ModelGeometry) -> Drafting:
@@ -234,5 +252,5 @@ def _drafting(outset: Outset, geometry: ModelGeometry) -> Drafting:
     drafters, options = _drafters(outset.plugins), outset.options
     with blaming_plugins(outset.plugins):
         chosen = choose_drafting(outset.choice.drafters, drafters, geometry.name, options.draft_tokens)
-    check_calibration(outset.settings, outset.plugins, options.limits, geometry.name, chosen.first.name)
+        check_calibration(outset.settings, outset.plugins, options.limits, geometry.name, chosen.first.name)
     return chosen

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from adaverify.blame import blaming_plugins
 from adaverify.captured import captured_sizes
 from adaverify.console import note
+from adaverify.devices import usable_device
 from adaverify.drafting import FALLBACK
 from adaverify.loaded import require_loaded
 from adaverify.outset import MODEL, Choice, Load, Outset, longest_of, outset_of
@@ -32,6 +33,7 @@ from adaverify_runtime import (
     Mode,
     PluginManager,
     Settings,
+    admit,
     assemble,
     contained_as,
     load_plugins,
@@ -174,6 +176,19 @@ def discover() -> tuple[Settings, PluginManager]:
     """
     settings = read_settings()
     return settings, load_plugins(settings)
+
+
+def discover_here() -> tuple[Settings, PluginManager]:
+    """Return what ``discover`` does, without the plugins that require another device than the settings name.
+
+    Raises:
+        SettingsError, PluginError: as ``discover`` does.
+        CapabilityError: a plugin requires something of the device, and there is no such device.
+    """
+    settings, plugins = discover()
+    if plugins.requiring:
+        admit(settings, plugins, usable_device(settings.device.name))
+    return settings, plugins
 
 
 def prepare(choice: Choice, *, mode: Mode = "fixed", load: Load | None = None) -> Outset:

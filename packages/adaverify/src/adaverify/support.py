@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from adaverify_capability import ARCHITECTURES, CPU, assume
-from adaverify_contracts import DecodeStrategyDescriptor, UnknownNameError
+from adaverify_contracts import DecodeStrategyDescriptor, Requirements, UnknownNameError
 from adaverify_runtime import PluginManager
 
 ANY = "any"
@@ -51,7 +51,10 @@ def support_matrix(plugins: PluginManager) -> SupportMatrix:
     rows = tuple(
         SupportRow(
             strategy=entry.descriptor.name,
-            levels={word: level(entry.descriptor, word) for word in architectures},
+            levels={
+                word: level(entry.descriptor, word, plugins.requirements(entry.plugin))
+                for word in architectures
+            },
             evidence=entry.descriptor.evidence,
             graph_support=entry.descriptor.graph_support.name.lower(),
             device_lengths=entry.descriptor.device_lengths,
@@ -64,18 +67,27 @@ def support_matrix(plugins: PluginManager) -> SupportMatrix:
     return SupportMatrix(architectures, rows)
 
 
-def level(strategy: DecodeStrategyDescriptor, architecture: str) -> str:
-    """Return how far a strategy is proven on an architecture, by the predicate that selects it."""
+def level(strategy: DecodeStrategyDescriptor, architecture: str, plugin: Requirements | None = None) -> str:
+    """Return how far a strategy is proven on an architecture, by the predicates that select it.
+
+    Args:
+        strategy: as registered.
+        architecture: a word.
+        plugin: what the strategy's plugin requires as a whole; nothing when None.
+    """
     needs = strategy.requirements
-    if architecture in ARCHITECTURES:
-        # Kernels and modules are a matter of one machine; the matrix is about the chip.
-        chip = assume(architecture, kernels=needs.kernels)
-        if replace(needs, modules=()).unmet(chip):
-            return REFUSED
-    elif needs.architectures and architecture not in needs.architectures:
+    if _refuses(needs, architecture) or (plugin is not None and _refuses(plugin, architecture)):
         return REFUSED
     own = architecture in needs.architectures or needs.device_types == (CPU,)
     return strategy.evidence if own else ANY
+
+
+def _refuses(needs: Requirements, architecture: str) -> bool:
+    if architecture not in ARCHITECTURES:
+        return bool(needs.architectures) and architecture not in needs.architectures
+    # Kernels and modules are a matter of one machine; the matrix is about the chip.
+    chip = assume(architecture, kernels=needs.kernels)
+    return bool(replace(needs, modules=()).unmet(chip))
 
 
 def known_kernels(plugins: PluginManager) -> tuple[str, ...]:
@@ -99,7 +111,7 @@ def require_kernels(names: Iterable[str], plugins: PluginManager) -> None:
     known = known_kernels(plugins)
     for name in names:
         if name not in known:
-            raise UnknownNameError("kernel", name, known)
+            raise UnknownNameError("kernel", name, known, plugins.not_loaded())
 
 
 def _by_number(word: str) -> tuple[str, int, str]:

@@ -27,6 +27,7 @@ from adaverify_contracts import (
     Times,
 )
 from adaverify_metadata import flatten_rows, paired_rows, uniform_rows, varlen_rows
+from adaverify_runtime import limit_reasons
 
 K = 7
 PAGE = 64
@@ -138,11 +139,12 @@ def strategies(
         NoStrategyError: none fits.
     """
     _, plugins = discover()
+    plugins.check_requirements(options.capability)
     fitting, skipped = [], {}
     for entry in plugins.decode_strategies():
         one = entry.descriptor
         reasons = one.requirements.unmet(options.capability)
-        reasons += one.supports(limits) if one.supports is not None and not reasons else ()
+        reasons = reasons or limit_reasons(one, limits)
         if reasons:
             skipped[one.name] = list(reasons)
         else:

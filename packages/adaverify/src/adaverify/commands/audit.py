@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from itertools import product
 from typing import Annotated, Any, TypeVar
 
 import typer
 
 from adaverify.blame import blaming_plugins
-from adaverify.console import CHECK_FAILED, emit_json, err, out, progress, reports_errors, say, table
+from adaverify.console import (
+    CHECK_FAILED,
+    count_of,
+    emit_json,
+    err,
+    note,
+    out,
+    progress,
+    reports_errors,
+    say,
+    table,
+)
 from adaverify.options import Json
-from adaverify.session import discover
+from adaverify.session import discover_here
 from adaverify.usage import LARGEST_SEED
-from adaverify_contracts import PolicyDescriptor, Seen, SignalDescriptor, UnknownNameError
+from adaverify_contracts import AdaverifyError, PolicyDescriptor, Seen, SignalDescriptor, UnknownNameError
 from adaverify_runtime import PluginManager, Settings, contained
 from adaverify_verification import effective_seen, verdict
 from adaverify_verification.audit import PAIRS, KnownViolation, PairReport, audit_pair, known_violations
@@ -24,6 +37,19 @@ def _scores(word: str) -> str:
     if word not in _SCORES:
         raise typer.BadParameter(f"{word!r} is nothing that scores see; allowed: {', '.join(_SCORES)}")
     return word
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A pair that was not audited, and what one of the two raised."""
+
+    signal: str
+    policy: str
+    error: AdaverifyError
+
+    def as_dict(self) -> dict[str, str]:
+        """Return the pair and the reason, JSON-ready."""
+        return {"signal": self.signal, "policy": self.policy, "reason": str(self.error)}
 
 
 @reports_errors
@@ -50,32 +76,41 @@ def audit(
     target's is rounding, or the pair is not lossless. Known violations are enumerated as well, to show that
     the audit finds what is there to be found.
 
-    Exits with 1 when a pair as it is served moves the law, or a known violation is not reproduced.
+    Exits with 1 when a pair as it is served moves the law, or a known violation is not reproduced; with 3
+    when a pair that was named, or is in force, cannot run. Others that cannot are told, and the rest goes on.
     """
-    settings, plugins = discover()
+    settings, plugins = discover_here()
+    absent = plugins.not_loaded()
     signals, policies = (
-        _chosen("signal", _signals(plugins), signal),
-        _chosen("policy", _policies(plugins), policy),
+        _chosen("signal", _signals(plugins), signal, absent),
+        _chosen("policy", _policies(plugins), policy, absent),
     )
-    known = known_violations()
-    reports = []
-    with progress() as display, blaming_plugins(plugins):
-        task = display.add_task("enumerating", total=len(signals) * len(policies) * toys, note="")
-        for one in signals:
-            for other in policies:
-                display.update(task, note=f"{one.name}, {other.name}")
-                reports.append(
-                    audit_pair(
-                        one,
-                        other,
-                        scores=_SCORES[scores],
-                        pairs=toys,
-                        seed=seed,
-                        progress=lambda _done, _total: display.update(task, advance=1),
-                    )
-                )
-    passed = all(one.lossless for one in reports) and all(one.reproduced for one in known)
     contract = _contract(settings, plugins)
+    known = known_violations()
+    reports, failures = [], []
+    with progress() as display:
+        task = display.add_task("enumerating", total=len(signals) * len(policies) * toys, note="")
+        for number, (one, other) in enumerate(product(signals, policies), 1):
+            display.update(task, note=f"{one.name}, {other.name}")
+            try:
+                with blaming_plugins(plugins):
+                    reports.append(
+                        audit_pair(
+                            one,
+                            other,
+                            scores=_SCORES[scores],
+                            pairs=toys,
+                            seed=seed,
+                            progress=lambda _done, _total: display.update(task, advance=1),
+                        )
+                    )
+            except AdaverifyError as error:
+                failures.append(Failure(one.name, other.name, error))
+            display.update(task, completed=number * toys)
+    chosen = settings.planner
+    refusal = _refusal(failures, signal or [chosen.signal], policy or [chosen.policy])
+    passed = refusal is None and all(one.lossless for one in reports)
+    passed = passed and all(one.reproduced for one in known)
     if json:
         emit_json(
             {
@@ -84,14 +119,24 @@ def audit(
                 "seed": seed,
                 "scores": scores,
                 "pairs": [one.as_dict() for one in reports],
+                "failed": [one.as_dict() for one in failures],
                 "known": [one.as_dict() for one in known],
                 "in_force": contract,
             }
         )
     else:
         _render(reports, known, contract)
+    _say_not_audited(failures, len(signals) * len(policies))
+    if refusal is not None:
+        raise refusal
     if not passed:
         raise typer.Exit(CHECK_FAILED)
+
+
+def _refusal(failures: list[Failure], signals: list[str], policies: list[str]) -> AdaverifyError | None:
+    """Return what the first of these signals raised with one of these policies, None where all ran."""
+    asked = (one.error for one in failures if one.signal in signals and one.policy in policies)
+    return next(asked, None)
 
 
 def _signals(plugins: PluginManager) -> dict[str, SignalDescriptor]:
@@ -102,18 +147,19 @@ def _policies(plugins: PluginManager) -> dict[str, PolicyDescriptor]:
     return {entry.descriptor.name: contained(entry) for entry in plugins.policies()}
 
 
-def _chosen(kind: str, known: dict[str, _D], names: list[str] | None) -> list[_D]:
+def _chosen(kind: str, known: dict[str, _D], names: list[str] | None, absent: tuple[str, ...]) -> list[_D]:
     """Return the descriptors of these names, in this order; all of them without names."""
     for name in names or ():
         if name not in known:
-            raise UnknownNameError(kind, name, tuple(known))
+            raise UnknownNameError(kind, name, tuple(known), absent)
     return [known[name] for name in names or known]
 
 
 def _contract(settings: Settings, plugins: PluginManager) -> list[dict[str, Any]]:
     """Return, for the signal and policy in force, what the contract says with each drafter there is."""
-    (signal,) = _chosen("signal", _signals(plugins), [settings.planner.signal])
-    (policy,) = _chosen("policy", _policies(plugins), [settings.planner.policy])
+    absent = plugins.not_loaded()
+    (signal,) = _chosen("signal", _signals(plugins), [settings.planner.signal], absent)
+    (policy,) = _chosen("policy", _policies(plugins), [settings.planner.policy], absent)
     rows = []
     for entry in plugins.drafters():
         drafter = entry.descriptor
@@ -182,6 +228,17 @@ def _render(
             f"{row['reason']}."
         )
     _say_failures(reports, known)
+
+
+def _say_not_audited(failures: list[Failure], pairs: int) -> None:
+    """Say how many pairs were not audited, each reason once with all that it kept from running."""
+    told: dict[str, list[str]] = {}
+    for one in failures:
+        told.setdefault(one.error.problem, []).append(f"{one.signal} with {one.policy}")
+    for problem, names in told.items():
+        say(f"not audited: {', '.join(names)}; {problem}", "yellow", to=err())
+    if failures:
+        note(f"not audited in all: {len(failures)} of {count_of(pairs, 'pair')}")
 
 
 def _law(law: dict[str, float]) -> str:

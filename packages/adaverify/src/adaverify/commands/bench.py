@@ -184,7 +184,8 @@ def _chosen(name: str, plugins: PluginManager, capability: Capability) -> list[E
                 remedy="choose another with --device, or see `adaverify bench` for what runs here",
             )
         return [entry]
-    raise UnknownNameError("benchmark", name, (ALL, *(entry.descriptor.name for entry in entries)))
+    known = (ALL, *(entry.descriptor.name for entry in entries))
+    raise UnknownNameError("benchmark", name, known, plugins.not_loaded())
 
 
 def _require_stages(chosen: Sequence[Entry], stages: Sequence[str]) -> None:
@@ -207,10 +208,11 @@ def _require_names(plugins: PluginManager, model: str | None, drafter: str | Non
     """
     models = tuple(entry.descriptor.name for entry in plugins.models())
     if model is not None and model not in models:
-        raise UnknownNameError("model", model, models)
+        raise UnknownNameError("model", model, models, plugins.not_loaded())
     require_known(
         () if drafter is None else (drafter,),
         {entry.descriptor.name: entry.descriptor for entry in plugins.drafters()},
+        plugins.not_loaded(),
     )
 
 

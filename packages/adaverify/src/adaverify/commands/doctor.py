@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
 
+from adaverify.blame import blaming_plugins
 from adaverify.commands.bridge import bridge_report, render_bridge
 from adaverify.console import CHECK_FAILED, cell, emit_json, out, reports_errors, say, table
 from adaverify.devices import usable_device
+from adaverify.files import require_writable
 from adaverify.options import Json
-from adaverify.session import discover
+from adaverify.running import require_trace
+from adaverify.session import discover, load_named
 from adaverify.support import require_kernels
+from adaverify_contracts import AdaverifyError
+from adaverify_runtime import Settings
 from adaverify_runtime import doctor as startup_report
 
 
@@ -49,16 +55,39 @@ def doctor(
         device = "cpu" if assume is not None else settings.device.name
     examined = usable_device(device)
     require_kernels(kernel or (), plugins)
-    found = startup_report(
-        settings, examined, assume, kernels=tuple(dict.fromkeys(kernel or ())), plugins=plugins
-    )
-    report = found.as_dict()
+    with blaming_plugins(plugins):
+        found = startup_report(
+            settings, examined, assume, kernels=tuple(dict.fromkeys(kernel or ())), plugins=plugins
+        )
+    report = replace(found, problems=(*found.problems, *_files(settings))).as_dict()
     if json:
         emit_json(report)
     else:
         _render(report)
     if report["problems"]:
         raise typer.Exit(CHECK_FAILED)
+
+
+def _files(settings: Settings) -> tuple[str, ...]:
+    """Return why a file that the settings name keeps ``run`` from starting.
+
+    Whether a table is of this setup is not asked: that depends on the model. The start-up report judges the
+    files that a verifier is assembled from.
+    """
+    table, trace = settings.paths.cost_table, settings.paths.trace
+    problems = []
+    try:
+        if table is not None:
+            load_named(table, None)
+    except AdaverifyError as error:
+        problems.append(str(error))
+    try:
+        if trace is not None:
+            require_writable(trace, "ADAVERIFY_PATHS_TRACE")
+            require_trace(trace)
+    except AdaverifyError as error:
+        problems.append(str(error))
+    return tuple(problems)
 
 
 def _bridge(as_json: bool) -> None:

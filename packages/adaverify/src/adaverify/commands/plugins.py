@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from adaverify.blame import blaming_plugins
 from adaverify.console import EXIT_CODES, emit_json, note, out, reports_errors, say, table
 from adaverify.devices import usable_device
 from adaverify.options import Json
@@ -46,7 +47,8 @@ def listing(context: typer.Context, json: Json = False) -> None:
         return
     settings = read_settings()
     found, refusal = examine_plugins(settings)
-    report = startup_report(settings, usable_device(settings.device.name), plugins=found).as_dict()
+    with blaming_plugins(found):
+        report = startup_report(settings, usable_device(settings.device.name), plugins=found).as_dict()
     for line in report["warnings"]:
         note(line)
     rows = [{**plugin, "registered": _registered(report, plugin["owner"])} for plugin in report["plugins"]]

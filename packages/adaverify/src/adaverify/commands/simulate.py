@@ -10,7 +10,7 @@ import typer
 from adaverify.console import count_of, emit_json, note, out, progress, reports_errors, say, table
 from adaverify.course import Course
 from adaverify.options import Calibration, Json
-from adaverify.session import discover
+from adaverify.session import discover, discover_here
 from adaverify.step_times import step_times, table_in_words
 from adaverify.usage import LARGEST_SEED, path
 from adaverify_contracts import CostTableError, RecordsError
@@ -209,16 +209,16 @@ def _cut(truth: AcceptanceRecords, wanted: int, asker: str) -> AcceptanceRecords
 
 def _planning(lag: int, calibration: Path | None) -> Planning:
     """Return what the settings in force make managers of."""
-    settings, plugins = discover()
+    settings, plugins = discover_here()
     state = None
     calibration = calibration or settings.paths.calibration
     if calibration is not None:
         read = read_calibration(calibration)
         settings, state = settings_for(settings, read), read.state
-    planner = settings.planner
+    planner, absent = settings.planner, plugins.not_loaded()
     return Planning(
-        signal=contained(pick(plugins.signals(), "signal", planner.signal)),
-        policy=contained(pick(plugins.policies(), "policy", planner.policy)),
+        signal=contained(pick(plugins.signals(), "signal", planner.signal, absent)),
+        policy=contained(pick(plugins.policies(), "policy", planner.policy, absent)),
         options=manager_options(planner, "adaptive"),
         lag=lag,
         calibration=state,

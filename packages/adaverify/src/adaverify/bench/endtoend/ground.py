@@ -129,6 +129,7 @@ class Ground:
 def open_ground(options: BenchmarkOptions) -> Ground:
     """Load records and settings; the model is made when the first deck needs it."""
     settings, plugins = discover()
+    plugins.check_requirements(options.capability)
     kind = "cpu" if options.device.startswith("cpu") else "cuda"
     if kind == "cpu":
         plugins.register(RerunBackend(), "bench-rerun")
