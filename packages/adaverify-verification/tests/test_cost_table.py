@@ -5,7 +5,7 @@ import json
 import pytest
 
 from adaverify_contracts import CostTableError, FingerprintMismatchError
-from adaverify_verification import CostTable, Fingerprint
+from adaverify_verification import CostTable, Fingerprint, json_file
 
 HERE = Fingerprint.from_mapping({"device": "cpu", "dtype": "bfloat16", "ladder": (8, 16), "shards": 1})
 POINTS = [(8, 8, 128, 1.0), (16, 8, 128, 2.0), (8, 8, 4096, 1.5), (16, 8, 4096, 3.0)]
@@ -121,7 +121,7 @@ def test_a_failed_save_leaves_the_old_table(tmp_path, monkeypatch):
     path = tmp_path / "t.json"
     CostTable.from_points(HERE, POINTS).save(path)
     before = path.read_text()
-    monkeypatch.setattr(json, "dump", lambda document, stream, **_: stream.write("{") / 0)
+    monkeypatch.setattr(json_file.os, "fsync", lambda number: number / 0)
     with pytest.raises(ZeroDivisionError):
         CostTable.from_points(HERE, POINTS[:1]).save(path)
     assert path.read_text() == before

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from adaverify_contracts import CostTableError, FingerprintMismatchError
-from adaverify_verification.json_file import read_json
+from adaverify_verification.json_file import read_json, write_whole
 
 TIE = "tie"
 UNKNOWN = "unknown shape"
@@ -122,7 +122,7 @@ class RowCostTable:
             "fingerprint": dict(self.fingerprint),
             "row_costs": [asdict(cost) for cost in self.costs],
         }
-        Path(path).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        write_whole(Path(path), json.dumps(document, indent=1) + "\n")
 
 
 def _table_of(document: Any) -> Any:

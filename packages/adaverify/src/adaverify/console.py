@@ -28,6 +28,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from adaverify.start import Interruptible
 from adaverify.streams import OutputError, PipeClosedError, discard, guard_streams
 from adaverify.visible import visible, visible_json
 from adaverify_contracts import AdaverifyError
@@ -200,8 +201,9 @@ def reports_errors(command: Callable[P, None]) -> Callable[P, None]:
     @wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
-            command(*args, **kwargs)
-            sys.stdout.flush()
+            with Interruptible():
+                command(*args, **kwargs)
+                sys.stdout.flush()
         except (typer.Exit, typer.Abort, typer.BadParameter):
             raise
         except (Exception, KeyboardInterrupt) as error:
