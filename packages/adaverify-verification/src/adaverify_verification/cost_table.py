@@ -26,7 +26,13 @@ from adaverify_verification.cost_points import (
 from adaverify_verification.fingerprint import Fingerprint
 from adaverify_verification.json_file import read_json, write_whole
 from adaverify_verification.monotone import isotonic
-from adaverify_verification.table_truth import require_lists, require_setup, require_steps
+from adaverify_verification.table_truth import (
+    require_facts,
+    require_lists,
+    require_setup,
+    require_single,
+    require_steps,
+)
 
 FORMAT = "adaverify-cost-table"
 VERSION = 1
@@ -232,25 +238,18 @@ class CostTable:
                 remedy=REMEASURE,
             )
         require_lists(document)
-        try:
-            fingerprint = Fingerprint.from_mapping(document["fingerprint"])
-            require_setup(fingerprint)
-            table = cls.from_points(
-                fingerprint,
-                document["points"],
-                draft=document.get("draft", ()),
-                bare=document.get("bare", ()),
-                rejected_seconds=document.get("rejected_seconds", 0.0),
-                noted=document.get("outliers", ()),
-                disturbed=document.get("disturbed", ()),
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise CostTableError(
-                "the cost table is malformed",
-                arrived=f"{type(error).__name__}: {error}",
-                allowed=f"a file written by CostTable.save, version {VERSION}",
-                remedy=REMEASURE,
-            ) from error
+        fingerprint = Fingerprint.from_mapping(require_facts(document))
+        require_setup(fingerprint)
+        table = cls.from_points(
+            fingerprint,
+            document["points"],
+            draft=document.get("draft", ()),
+            bare=document.get("bare", ()),
+            rejected_seconds=document.get("rejected_seconds", 0.0),
+            noted=document.get("outliers", ()),
+            disturbed=document.get("disturbed", ()),
+        )
+        require_single(document)
         require_steps((*table.points, *table.bare), table.draft)
         differences = {} if expected is None else fingerprint.differences(expected)
         if differences:

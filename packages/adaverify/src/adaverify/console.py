@@ -32,7 +32,7 @@ from adaverify.start import Interruptible
 from adaverify.streams import OutputError, PipeClosedError, discard, guard_streams
 from adaverify.visible import visible, visible_json
 from adaverify_contracts import AdaverifyError
-from adaverify_contracts.describing import text_of, traceback_of
+from adaverify_contracts.describing import shown, text_of, traceback_of
 
 P = ParamSpec("P")
 
@@ -93,7 +93,14 @@ def rule(title: str = "") -> None:
     """Print a line across, with a title, to standard output."""
     console = out()
     console.print(
-        Rule(visible(title, one_line=True), align="left", style="dim"), width=min(_RULE, console.width)
+        Rule(
+            visible(title, one_line=True),
+            align="left",
+            style="dim",
+            # rich minds the encoding only where there is a title.
+            characters="-" if console.options.ascii_only else "\u2500",
+        ),
+        width=min(_RULE, console.width),
     )
 
 
@@ -271,7 +278,11 @@ def _words(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name} = {text_of(item)}" for name, item in value.items())
     if isinstance(value, list | tuple):
-        return ", ".join(text_of(item) for item in value)
+        # Beside numbers a text keeps its quotes: '1' was refused because it is none.
+        mixed = any(isinstance(item, str) for item in value) and not all(
+            isinstance(item, str) for item in value
+        )
+        return ", ".join(shown(item) if mixed else text_of(item) for item in value)
     return text_of(value)
 
 
