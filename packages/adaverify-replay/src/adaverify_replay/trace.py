@@ -248,14 +248,9 @@ def read_trace(path: str | os.PathLike[str], *, allow_torn_tail: bool = False) -
     for number, line in enumerate(lines[1:], start=2):
         record = _record(str(path), version, number, line)
         if repeated(records, record):
-            raise TraceError(
-                "the record repeats the step of the line before",
-                path=str(path),
-                line=number,
-                arrived=record.step,
-                allowed="step numbers that rise within a run; a lower one begins the next run",
-                remedy="remove the line",
-            )
+            problem = "the record repeats the step of the line before"
+            allowed = "step numbers that rise within a run; a lower one begins the next run"
+            raise _odd_line(problem, str(path), number, record.step, allowed)
         records.append(record)
     return records
 
@@ -305,14 +300,8 @@ def _require_file(path: str | os.PathLike[str]) -> None:
 
 def _too_large(path: str | os.PathLike[str], number: int, line: bytes) -> TraceError:
     if len(line) > MAX_LINE:
-        return TraceError(
-            "the line is too long for a step record",
-            path=str(path),
-            line=number,
-            arrived=line[:80].decode("utf-8", "replace"),
-            allowed=f"at most {MAX_LINE} bytes",
-            remedy="remove the line",
-        )
+        arrived, allowed = line[:80].decode("utf-8", "replace"), f"at most {MAX_LINE} bytes"
+        return _odd_line("the line is too long for a step record", str(path), number, arrived, allowed)
     return TraceError(
         "the trace is too large to be read as a whole",
         path=str(path),

@@ -279,9 +279,7 @@ def _words(value: object) -> str:
         return ", ".join(f"{name} = {text_of(item)}" for name, item in value.items())
     if isinstance(value, list | tuple):
         # Beside numbers a text keeps its quotes: '1' was refused because it is none.
-        mixed = any(isinstance(item, str) for item in value) and not all(
-            isinstance(item, str) for item in value
-        )
+        mixed = len({isinstance(item, str) for item in value}) == 2
         return ", ".join(shown(item) if mixed else text_of(item) for item in value)
     return text_of(value)
 

@@ -65,7 +65,7 @@ def path(value: str | Path) -> Path:
 
 
 def finite_temperature(value: float) -> float:
-    """Return a temperature that the engine takes; not a number, which compares as within any bounds, is none."""
+    """Return a temperature that the engine takes; not a number is none."""
     if value != 0.0 and not COLDEST <= value <= HOTTEST:
         raise typer.BadParameter(
             f"{value!r} is no temperature; allowed: 0 (greedy), or {COLDEST:g} .. {HOTTEST:g}"
