@@ -53,6 +53,8 @@ EXIT_CODES = (
 # grep and to a file.
 _WIDE = 1000
 _RULE = 80
+# Words up to this length stay whole, however narrow the console is; longer ones, such as paths, are folded.
+_WHOLE_WORD = 18
 # Seconds between two lines of progress where no terminal shows a bar.
 _LINE_SECONDS = 10.0
 
@@ -72,8 +74,16 @@ def err() -> Console:
     return _console(stderr=True)
 
 
+class _Console(Console):
+    """A console that cuts nothing off: where a table is wider than it, its rows run over."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print as rich does."""
+        super().print(*objects, **({"crop": False} | options))
+
+
 def _console(*, stderr: bool) -> Console:
-    console = Console(stderr=stderr)
+    console = _Console(stderr=stderr)
     if not console.is_terminal:
         # The width that the user set (COLUMNS), if there is one.
         console.width = shutil.get_terminal_size((_WIDE, 24)).columns
@@ -127,7 +137,14 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
     for index, column in enumerate(columns):
         values = [row[index] for row in body]
         numeric = bool(values) and all(value is None or _is_number(value) for value in values)
-        result.add_column(Text(column), justify="right" if numeric else "left", overflow="fold")
+        shown_values = [visible(cell(value)) for value in values]
+        words = [len(word) for text in (column, *shown_values) for word in text.split()]
+        result.add_column(
+            Text(column),
+            justify="right" if numeric else "left",
+            overflow="fold",
+            min_width=min(max(words, default=0), _WHOLE_WORD),
+        )
     for row in body:
         result.add_row(*(Text(visible(cell(value))) for value in row))
     return result
