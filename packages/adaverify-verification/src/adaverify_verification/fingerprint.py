@@ -41,7 +41,7 @@ def _require_counts(ladder: object, draft_tokens: object, shards: object) -> Non
 
 
 def _counts(value: object, lowest: int, highest: int) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool) and lowest <= value <= highest
+    return isinstance(value, Integral) and not isinstance(value, bool) and lowest <= int(value) <= highest
 
 
 @dataclass(frozen=True, slots=True)
