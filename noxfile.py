@@ -81,7 +81,7 @@ class Environment:
         pins = group("pins")
         editable = [part for d in DISTRIBUTIONS for part in ("--editable", str(d.folder))]
         projects = workspace.fingerprint(project_files, pins)
-        self._install("projects", projects, "--no-build-isolation", *editable)
+        self._install("projects", projects, "--no-build-isolation", *editable, told=True)
         for name in groups:
             requirements = group(name)
             self._install(name, workspace.fingerprint(requirements, pins), *requirements)
@@ -103,18 +103,26 @@ class Environment:
         file = self.folder / f".{name}.stamp"
         return not file.is_file() or file.read_text(encoding="utf-8") != stamp
 
-    def _install(self, name: str, stamp: str, *arguments: str) -> None:
+    def _install(self, name: str, stamp: str, *arguments: str, told: bool = False) -> None:
         if self._stale(name, stamp):
-            self.session.log(f"installing {name} into {self.folder.relative_to(ROOT)}")
-            self.run("-m", "pip", "install", "-q", *constraints(), *arguments, silent=True)
+            # Of the one that brings torch pip says how far it is: it takes minutes where nothing is cached.
+            what = "torch and every distribution, once" if told else name
+            quiet = [] if told else ["-q"]
+            self.session.log(f"installing {what}, into {self.folder.relative_to(ROOT)}")
+            self.run("-m", "pip", "install", *quiet, *constraints(), *arguments, silent=not told)
             (self.folder / f".{name}.stamp").write_text(stamp, encoding="utf-8")
 
 
 @nox.session(venv_backend="none")
 def run(session: nox.Session) -> None:
-    """The main job: install everything and run `adaverify run` with the arguments after `--`."""
+    """The main job: install everything and run `adaverify run` with the arguments after `--`.
+
+    Arguments that begin with a word are another command: `nox -s run -- doctor` runs `adaverify doctor`.
+    """
     environment = Environment(session)
-    session.run(str(environment.bin / "adaverify"), "run", *session.posargs, external=True)
+    named = session.posargs and not session.posargs[0].startswith("-")
+    command = session.posargs if named else ["run", *session.posargs]
+    session.run(str(environment.bin / "adaverify"), *command, external=True)
 
 
 @nox.session(venv_backend="none")

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from adaverify_contracts import CostTableError, FingerprintMismatchError
-from adaverify_verification import CostTable, Fingerprint
+from adaverify_verification import CostTable, Fingerprint, json_file
 
 HERE = Fingerprint.from_mapping({"device": "cpu", "dtype": "bfloat16", "ladder": (8, 16), "shards": 1})
 POINTS = [(8, 8, 128, 1.0), (16, 8, 128, 2.0), (8, 8, 4096, 1.5), (16, 8, 4096, 3.0)]
@@ -121,7 +121,7 @@ def test_a_failed_save_leaves_the_old_table(tmp_path, monkeypatch):
     path = tmp_path / "t.json"
     CostTable.from_points(HERE, POINTS).save(path)
     before = path.read_text()
-    monkeypatch.setattr(json, "dump", lambda document, stream, **_: stream.write("{") / 0)
+    monkeypatch.setattr(json_file.os, "fsync", lambda number: number / 0)
     with pytest.raises(ZeroDivisionError):
         CostTable.from_points(HERE, POINTS[:1]).save(path)
     assert path.read_text() == before
@@ -201,6 +201,11 @@ def stored(tmp_path):
         ({"fingerprint": {"ladder": "8,-3,x"}}, "ladder"),
         ({"fingerprint": {"ladder": "16,8"}}, "ladder"),
         ({"fingerprint": {"ladder": [8, 10**30]}}, "ladder"),
+        ({"fingerprint": {"ladder": 5}}, "ladder"),
+        ({"fingerprint": ["ladder"]}, "an object of texts and numbers"),
+        ({"fingerprint": {"device": {"name": "H200"}}}, "an object of texts and numbers"),
+        ({"points": [[8, 8, 128, 1.0], [8, 8, 128, 2.0]]}, r"two times for one size.*8, 8, 128, 1.0, 2.0"),
+        ({"draft": [[8, 1.0], [8, 2.0]]}, "draft have two times for one size"),
         ({"fingerprint": {"draft_tokens": "many"}}, "draft_tokens"),
         ({"fingerprint": {"draft_tokens": -1}}, "draft_tokens"),
         ({"points": [[4, 8, 128, 1.0]]}, "fewer tokens than requests"),
@@ -215,6 +220,18 @@ def test_a_stored_table_of_what_cannot_be_true_is_refused(stored, changes, words
     """Each was taken in silence, and `simulate` planned with it."""
     with pytest.raises(CostTableError, match=words):
         stored(**changes)
+
+
+def test_a_table_without_a_setup_is_told_in_our_words(tmp_path):
+    """It arrived as a KeyError."""
+    path = tmp_path / "cost.json"
+    CostTable.from_points(HERE, POINTS).save(path)
+    document = json.loads(path.read_text())
+    del document["fingerprint"]
+    path.write_text(json.dumps(document))
+    with pytest.raises(CostTableError, match="the cost table has no fingerprint") as caught:
+        CostTable.load(path, None)
+    assert "Error" not in str(caught.value)
 
 
 def test_ladders_and_drafts_that_can_be_are_taken(stored):

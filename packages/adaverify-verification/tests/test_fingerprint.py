@@ -38,3 +38,31 @@ def test_pairs_out_of_order_are_refused():
         Fingerprint((("b", "1"), ("a", "2")))
     with pytest.raises(CostTableError):
         Fingerprint(())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("draft_tokens", -1),
+        ("draft_tokens", True),
+        ("draft_tokens", "7"),
+        ("ladder", "x"),
+        ("ladder", 5),
+        ("ladder", (8, 4, -1)),
+        ("ladder", (8, 4)),
+        ("ladder", (1.5,)),
+        ("shards", 0),
+        ("kernels", 5),
+    ],
+)
+def test_what_no_setup_has_is_refused_when_it_is_built(name, value):
+    """A table with it could be saved, and not loaded."""
+    with pytest.raises(CostTableError, match=name) as caught:
+        here(**{name: value})
+    assert caught.value.arrived == value
+    assert caught.value.allowed and caught.value.remedy
+
+
+def test_a_ladder_may_be_an_iterator():
+    """It is read once."""
+    assert here(ladder=iter((8, 16, 24))) == here()

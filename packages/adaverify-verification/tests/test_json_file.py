@@ -6,7 +6,7 @@ import pytest
 
 from adaverify_contracts import CalibrationError, CostTableError
 from adaverify_verification import CostTable, json_file, load_state
-from adaverify_verification.json_file import read_json
+from adaverify_verification.json_file import read_json, write_whole
 
 
 def test_what_is_json_is_read(tmp_path):
@@ -42,3 +42,17 @@ def test_what_is_too_large_or_too_deep_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(json_file, "MAX_BYTES", 99_999)
     with pytest.raises(ValueError, match="100000 bytes are more than 99999"):
         read_json(path)
+
+
+def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    """Ctrl-C after the text, before the rename."""
+    path = tmp_path / "calibration.json"
+    write_whole(path, "old")
+
+    def interrupt(number):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(json_file.os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_whole(path, "new")
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("calibration.json", "old")]

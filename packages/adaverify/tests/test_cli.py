@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shlex
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 
 from adaverify import cli, console
 from adaverify.course import Course
-from adaverify_contracts import StepRecord
+from adaverify_contracts import AdaverifyError, StepRecord
 from adaverify_replay import TraceWriter
 
 MAIN = "from adaverify.cli import main; main()"
@@ -309,3 +310,29 @@ def test_progress_never_runs_backwards():
         assert shares == sorted(shares)
         assert shares[4] == pytest.approx(0.5)
         assert shares[-1] == pytest.approx(1.0)
+
+
+def test_a_narrow_console_leaves_words_whole(capsys, monkeypatch):
+    """Twenty columns broke them in the middle; a table of many columns is wider than that."""
+    monkeypatch.setenv("COLUMNS", "20")
+    heads = ("mode", "regime", "position", "predicted", "difference")
+    console.out().print(console.table("T", heads, [("adaptive", "greedy", 1, 0.5, 0.25)]))
+    said = capsys.readouterr().out.split()
+    assert set(heads) | {"adaptive", "0.500"} <= set(said)
+
+
+def test_a_line_across_is_ascii_where_the_output_is(monkeypatch):
+    """Eighty escapes were written in its place."""
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, "ascii", "backslashreplace"))
+    console.rule()
+    sys.stdout.flush()
+    assert written.getvalue().decode().strip("\n") == "-" * 80
+
+
+def test_a_text_among_numbers_keeps_its_quotes(capsys):
+    """'1' was refused for being a text, and shown as 1."""
+    console.print_error(AdaverifyError("no", arrived=("1", 2), allowed="two ints"))
+    console.print_error(AdaverifyError("no", arrived=["a", "b"], allowed="ints"))
+    said = capsys.readouterr().err
+    assert "arrived: '1', 2" in said and "arrived: a, b" in said

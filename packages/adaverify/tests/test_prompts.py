@@ -89,3 +89,11 @@ def test_devices_and_pipes_are_refused_unread(tmp_path: Path) -> None:
     for path in (Path("/dev/zero"), pipe):
         with pytest.raises(PromptError, match="device or a pipe"):
             numbered_prompts(path)
+
+
+def test_a_number_of_any_length_is_no_prompt(tmp_path: Path) -> None:
+    """It was called no JSON."""
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": ' + "9" * 5000 + "}", encoding="utf-8")
+    with pytest.raises(PromptError, match="line 1 has no prompt"):
+        numbered_prompts(path)

@@ -72,9 +72,9 @@ class TestBeforeTheModelIsLoaded:
         [
             (("--mode", "turbo"), "'turbo' is no mode; allowed: none, fixed, adaptive"),
             (("--dtype", "float16"), "'float16' is not supported; allowed: float32, bfloat16"),
-            (("--temperature", "nan"), "nan is no temperature; allowed: a finite number >= 0"),
-            (("--temperature", "inf"), "inf is no temperature; allowed: a finite number >= 0"),
-            (("--temperature", "-1"), "-1.0 is no temperature; allowed: a finite number >= 0"),
+            (("--temperature", "nan"), "nan is no temperature; allowed: 0 (greedy), or 1e-06 .. 1e+06"),
+            (("--temperature", "inf"), "inf is no temperature; allowed: 0 (greedy), or 1e-06 .. 1e+06"),
+            (("--temperature", "-1"), "-1.0 is no temperature; allowed: 0 (greedy), or 1e-06 .. 1e+06"),
             (("--prompts", ""), "an empty path names nothing"),
             (("--trace", ""), "an empty path names nothing"),
             (("--mode", "\x1b[31m"), "\\x1b[31m' is no mode"),

@@ -71,6 +71,25 @@ def test_prices_beyond_the_table_are_said(simulate):
     result = simulate(*CHEAPEST, "--concurrency", 32)
     assert "16 requests at most" in result.stderr
     assert "128 query tokens" in result.stderr
+    result = simulate(*QUICK, "--context", 1 << 20)
+    assert "KV lengths 16 to 256: 10486" in " ".join(result.stderr.split())
+    assert "on average is priced as 256 is" in " ".join(result.stderr.split())
+    assert "KV lengths" not in simulate(*QUICK, "--context", 100).stderr
+
+
+@pytest.mark.parametrize("source", ["option", "setting"])
+def test_a_calibration_of_something_else_is_named_with_its_source(simulate, monkeypatch, tmp_path, source):
+    """Its error named neither the file nor who named that."""
+    path = tmp_path / "calibration.json"
+    state = {"format": 1, "signal": "calibrated", "fingerprint": "x", "draft_tokens": 3, "learnt": {}}
+    path.write_text(json.dumps(state))
+    if source == "setting":
+        monkeypatch.setenv("ADAVERIFY_PATHS_CALIBRATION", str(path))
+    result = simulate(*QUICK, *(("--calibration", path) if source == "option" else ()))
+    said = " ".join(result.stderr.split())
+    assert (result.exit_code, result.stdout) == (3, "")
+    assert f"calibration file {path}: saved calibration belongs to another setup" in said
+    assert ("ADAVERIFY_PATHS_CALIBRATION" in said) == (source == "setting")
 
 
 @pytest.mark.parametrize(

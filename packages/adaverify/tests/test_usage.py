@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
+import typer
+
+from adaverify import usage
+from adaverify_contracts import EngineError
+from adaverify_engine import Sampling
 
 
 @pytest.mark.parametrize(
@@ -41,6 +48,10 @@ def test_what_is_no_path_is_wrong_usage_in_every_command(tiny, invoke, arguments
         ("run", "--draft-tokens", 65537),
         ("profile", "--draft-tokens", 10**30),
         ("calibrate", "--temperature", "inf"),
+        ("run", "--temperature", "nan"),
+        ("run", "--temperature", "-1"),
+        ("run", "--temperature", "1e-9"),
+        ("record", "--temperature", "1e7"),
     ],
 )
 def test_numbers_beyond_what_the_settings_take_are_wrong_usage(tiny, invoke, command, option, value):
@@ -65,3 +76,14 @@ def test_a_run_without_drafts_is_not_told_to_leave_out_a_trace(tiny, invoke, tmp
     assert (result.exit_code, result.stdout) == (3, "")
     assert "--draft-tokens of 1 or more" in result.stderr
     assert "leave out the trace" not in result.stderr
+
+
+def test_temperatures_are_those_of_the_engine():
+    """What the option lets pass, the engine takes; what it refuses, the engine refuses."""
+    for value in (0.0, usage.COLDEST, usage.HOTTEST):
+        assert Sampling(temperature=usage.finite_temperature(value)).temperature == value
+    for value in (usage.COLDEST / 2, usage.HOTTEST * 2, -1.0, math.nan):
+        with pytest.raises(typer.BadParameter):
+            usage.finite_temperature(value)
+        with pytest.raises(EngineError):
+            Sampling(temperature=value)

@@ -201,3 +201,12 @@ def test_concurrent_fetches_agree(source, tmp_path):
     assert outputs == [str(len(CONTENT))] * 2
     assert (cache / "tiny.gguf").read_bytes() == CONTENT
     assert leftovers(cache) == []
+
+
+@pytest.mark.parametrize("offline", [False, True])
+def test_a_directory_in_place_of_the_file_is_called_one(source, tmp_path, offline):
+    """It was called a matter of permissions."""
+    (tmp_path / "tiny.gguf").mkdir()
+    with pytest.raises(ModelFileError, match="something else") as caught:
+        fetch_model_file(source, ModelOptions(cache_dir=tmp_path, offline=offline))
+    assert caught.value.arrived == f"{tmp_path / 'tiny.gguf'}: a directory"

@@ -165,14 +165,17 @@ def _run_forked(
         warnings.simplefilter("ignore", DeprecationWarning)
         child.start()
     there.close()
-    arrived = here.poll(timeout_s)
+    arrived, report = False, None
     try:
+        arrived = here.poll(timeout_s)
         report = here.recv() if arrived else None
     except (EOFError, OSError):
-        report = None
-    if not arrived:
-        child.kill()
-    child.join()
+        pass
+    finally:
+        # Of an interruption, too: this process would wait for the child before it ends.
+        if not arrived:
+            child.kill()
+        child.join()
     if isinstance(report, KernelReport):
         return report
     ended = f"exited with status {child.exitcode}"

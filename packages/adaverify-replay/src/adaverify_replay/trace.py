@@ -108,12 +108,24 @@ class TraceWriter:
         """
         if not self._open:
             problem = "the writer is closed"
-            raise TraceError(problem, path=str(self._path), remedy="write before close()")
+            raise TraceError(
+                problem,
+                path=str(self._path),
+                arrived=f"step {record.step}",
+                allowed="records before close()",
+                remedy="write before close()",
+            )
         try:
             self._lines.append(_line(record.as_dict()))
         except ValueError as error:
             problem = f"the record of step {record.step} is not JSON: {error}"
-            raise TraceError(problem, path=str(self._path), remedy="record finite numbers or None") from error
+            raise TraceError(
+                problem,
+                path=str(self._path),
+                arrived=record,
+                allowed="finite numbers, or None",
+                remedy="record finite numbers or None",
+            ) from error
         if len(self._lines) >= self._flush_every:
             self.flush()
 
@@ -146,10 +158,22 @@ class TraceWriter:
         found = os.fstat(self._descriptor)
         if not stat.S_ISREG(found.st_mode):
             problem = "a trace is appended to a regular file only"
-            raise TraceError(problem, path=str(self._path), remedy="choose the path of a regular file")
+            raise TraceError(
+                problem,
+                path=str(self._path),
+                arrived="a device or a pipe",
+                allowed="a regular file, or a path where one can be made",
+                remedy="choose the path of a regular file",
+            )
         if found.st_size > MAX_BYTES:
             problem, allowed = "the trace is too large to be continued", f"at most {MAX_BYTES} bytes"
-            raise TraceError(problem, path=str(self._path), allowed=allowed, remedy="write to a new file")
+            raise TraceError(
+                problem,
+                path=str(self._path),
+                arrived=f"{found.st_size} bytes",
+                allowed=allowed,
+                remedy="write to a new file",
+            )
 
     def _start(self, header: TraceHeader) -> None:
         content = self._path.read_bytes()
@@ -158,7 +182,14 @@ class TraceWriter:
         if self.dropped_bytes:
             if not whole and not content.startswith(b'{"format"'):
                 problem = "the file holds something else than a trace"
-                raise TraceError(problem, path=str(self._path), line=1, remedy="choose another path")
+                raise TraceError(
+                    problem,
+                    path=str(self._path),
+                    line=1,
+                    arrived=content[:80].decode("utf-8", "replace"),
+                    allowed="a trace to append to, or no file",
+                    remedy="choose another path",
+                )
             os.ftruncate(self._descriptor, len(whole))
         if not whole:
             self._append(_line(header.as_dict()))
@@ -189,7 +220,11 @@ class TraceWriter:
 
     def _error(self, problem: str, error: OSError) -> TraceError:
         return TraceError(
-            f"{problem}: {error.strerror}", path=str(self._path), remedy="choose a writable path with room"
+            f"{problem}: {error.strerror}",
+            path=str(self._path),
+            arrived=str(self._path),
+            allowed="a writable file on a disk with room",
+            remedy="choose a writable path with room",
         )
 
 
@@ -213,14 +248,9 @@ def read_trace(path: str | os.PathLike[str], *, allow_torn_tail: bool = False) -
     for number, line in enumerate(lines[1:], start=2):
         record = _record(str(path), version, number, line)
         if repeated(records, record):
-            raise TraceError(
-                "the record repeats the step of the line before",
-                path=str(path),
-                line=number,
-                arrived=record.step,
-                allowed="step numbers that rise within a run; a lower one begins the next run",
-                remedy="remove the line",
-            )
+            problem = "the record repeats the step of the line before"
+            allowed = "step numbers that rise within a run; a lower one begins the next run"
+            raise _odd_line(problem, str(path), number, record.step, allowed)
         records.append(record)
     return records
 
@@ -247,7 +277,13 @@ def _lines(path: str | os.PathLike[str]) -> Iterator[str]:
                 yield line.decode("utf-8", "replace")
     except OSError as error:
         problem = f"cannot be read: {error.strerror}"
-        raise TraceError(problem, path=str(path), remedy="check the path") from error
+        raise TraceError(
+            problem,
+            path=str(path),
+            arrived=str(path),
+            allowed="a file that can be read",
+            remedy="check the path",
+        ) from error
 
 
 def _require_file(path: str | os.PathLike[str]) -> None:
@@ -264,18 +300,13 @@ def _require_file(path: str | os.PathLike[str]) -> None:
 
 def _too_large(path: str | os.PathLike[str], number: int, line: bytes) -> TraceError:
     if len(line) > MAX_LINE:
-        return TraceError(
-            "the line is too long for a step record",
-            path=str(path),
-            line=number,
-            arrived=line[:80].decode("utf-8", "replace"),
-            allowed=f"at most {MAX_LINE} bytes",
-            remedy="remove the line",
-        )
+        arrived, allowed = line[:80].decode("utf-8", "replace"), f"at most {MAX_LINE} bytes"
+        return _odd_line("the line is too long for a step record", str(path), number, arrived, allowed)
     return TraceError(
         "the trace is too large to be read as a whole",
         path=str(path),
         line=number,
+        arrived=f"more than {MAX_BYTES} bytes",
         allowed=f"at most {MAX_BYTES} bytes",
         remedy="split it, the header line first in every part",
     )
@@ -293,22 +324,27 @@ def _object(path: str, number: int, line: str) -> dict[str, Any]:
         why = "nested too deeply" if isinstance(error, RecursionError) else error
         problem = f"the line is not JSON ({why}){cut}"
         remedy = "remove the line, or read with allow_torn_tail=True if it is the last"
-        raise TraceError(problem, path=path, line=number, arrived=line[:80], remedy=remedy) from error
+        raise _odd_line(problem, path, number, line[:80], "one JSON object a line", remedy) from error
     if not isinstance(value, dict):
-        problem = "the line is not a JSON object"
-        raise TraceError(problem, path=path, line=number, arrived=line[:80], remedy="remove the line")
+        raise _odd_line("the line is not a JSON object", path, number, line[:80], "one JSON object a line")
     return value
+
+
+def _odd_line(
+    problem: str, path: str, number: int, arrived: object, allowed: str, remedy: str = "remove the line"
+) -> TraceError:
+    return TraceError(problem, path=path, line=number, arrived=arrived, allowed=allowed, remedy=remedy)
 
 
 def _header(path: str, line: str) -> TraceHeader:
     if not line:
         problem = "the file is empty"
-        raise TraceError(problem, path=path, line=1, allowed="a header line", remedy="record a run first")
+        raise _odd_line(problem, path, 1, "nothing", "a header line", "record a run first")
     value = _object(path, 1, line)
     if value.get("format") != FORMAT:
         problem = "the first line is not a trace header"
         allowed = f'an object whose "format" is "{FORMAT}"'
-        raise TraceError(problem, path=path, line=1, arrived=value.get("format"), allowed=allowed)
+        raise _odd_line(problem, path, 1, value.get("format"), allowed, "check the path")
     version = value.get("version")
     if type(version) is not int or version not in READABLE:
         problem = "the trace has a version that this package does not read"
@@ -319,7 +355,7 @@ def _header(path: str, line: str) -> TraceHeader:
     for name, part in parts.items():
         if not isinstance(part, dict):
             problem = f"the header's {name} is not an object"
-            raise TraceError(problem, path=path, line=1, arrived=part, remedy="record the run again")
+            raise _odd_line(problem, path, 1, part, "a JSON object", "record the run again")
     return TraceHeader(version, parts["fingerprint"] or {}, parts["settings"] or {})
 
 
@@ -333,20 +369,18 @@ def _record(path: str, version: int, number: int, line: str) -> StepRecord:
         problem = "the record does not have the fields of a step record"
         missing, extra = sorted(required - set(value)), sorted(set(value) - required)
         arrived = {"missing": missing, "unknown": extra}
-        raise TraceError(problem, path=path, line=number, arrived=arrived, remedy="remove the line")
+        raise _odd_line(problem, path, number, arrived, ", ".join(sorted(required)))
     if isinstance(value["fallbacks"], list):
         value["fallbacks"] = tuple(value["fallbacks"])
     rows = None if value.get("rows") is None else read_rows(value["rows"])
     if isinstance(rows, str):
         problem = f"the record's rows are malformed: {rows}"
-        raise TraceError(problem, path=path, line=number, arrived=line[:80], remedy="remove the line")
+        raise _odd_line(problem, path, number, line[:80], "rows as the run wrote them, or null")
     value["rows"] = rows
     for name, item in value.items():
         if name != "rows" and (fault := fault_of(name, item)):
             problem, allowed = fault
-            raise TraceError(
-                problem, path=path, line=number, arrived=item, allowed=allowed, remedy="remove the line"
-            )
+            raise _odd_line(problem, path, number, item, allowed)
     return StepRecord(**value)
 
 

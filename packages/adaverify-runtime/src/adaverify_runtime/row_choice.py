@@ -7,13 +7,13 @@ import math
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from adaverify_contracts import CostTableError, FingerprintMismatchError
-from adaverify_verification.json_file import read_json
+from adaverify_verification.json_file import read_json, write_whole
 
 TIE = "tie"
 UNKNOWN = "unknown shape"
@@ -98,13 +98,14 @@ class RowCostTable:
         """
         try:
             document = _table_of(read_json(Path(path)))
-            costs = tuple(RowCost(**cost) for cost in document["row_costs"])
+            costs = tuple(RowCost(**_entry(cost)) for cost in document["row_costs"])
             fingerprint = dict(document["fingerprint"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise CostTableError(
                 f"no row-cost table can be read from {path}",
-                arrived=f"{type(error).__name__}: {error}",
-                allowed="JSON with 'row_costs' and 'fingerprint'",
+                # Python's words for a wrong file tell its reader nothing; the system's do.
+                arrived=f"{type(error).__name__}: {error}" if isinstance(error, OSError) else str(error),
+                allowed="JSON with a list 'row_costs' and an object 'fingerprint'",
                 remedy=_REMEDY,
             ) from error
         differences = {
@@ -122,7 +123,7 @@ class RowCostTable:
             "fingerprint": dict(self.fingerprint),
             "row_costs": [asdict(cost) for cost in self.costs],
         }
-        Path(path).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        write_whole(Path(path), json.dumps(document, indent=1) + "\n")
 
 
 def _table_of(document: Any) -> Any:
@@ -132,8 +133,22 @@ def _table_of(document: Any) -> Any:
     for found in document.get("benchmarks", ()):
         facts = dict(found["facts"])
         if "row_costs" in facts:
-            return {"row_costs": facts.pop("row_costs"), "fingerprint": facts}
+            document = {"row_costs": facts.pop("row_costs"), "fingerprint": facts}
+            break
+    for name, kind in (("row_costs", list), ("fingerprint", dict)):
+        if not isinstance(document.get(name), kind):
+            raise ValueError(f"{name}: {json.dumps(document.get(name))[:60]}")
     return document
+
+
+def _entry(cost: Any) -> dict[str, Any]:
+    """Return the fields of one measurement; a noise may be left out."""
+    names = {field.name for field in fields(RowCost)}
+    if not isinstance(cost, dict) or not names - {"noise_seconds"} <= cost.keys() <= names:
+        raise ValueError(
+            f"row_costs: {json.dumps(cost)[:80]}, with other fields than {', '.join(sorted(names))}"
+        )
+    return cost
 
 
 @dataclass(frozen=True, slots=True)

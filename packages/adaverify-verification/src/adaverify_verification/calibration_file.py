@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from adaverify_contracts import CalibrationError
-from adaverify_verification.json_file import read_json
+from adaverify_verification.json_file import read_json, write_whole
 
 FORMAT = 1
 
@@ -75,9 +75,7 @@ def signal_of(state: object, otherwise: str) -> str:
 
 def save_state(path: Path, state: dict[str, Any]) -> None:
     """Write what ``export_state`` returned; the file is replaced as a whole or not at all."""
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(state, allow_nan=False, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    partial.replace(path)
+    write_whole(path, json.dumps(state, allow_nan=False, indent=1, sort_keys=True) + "\n")
 
 
 def load_state(path: Path) -> object:

@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 
 from adaverify_contracts import CostTableError
-from adaverify_verification.fingerprint import Fingerprint
+from adaverify_verification.fingerprint import LARGEST, Fingerprint
 
 REMEASURE = "run `adaverify profile` to measure a new table"
 
 Point = tuple[int, int, int, float]
-# Kernels count tokens, requests and lengths in 32 bits.
-LARGEST = 2**31 - 1
 
 
 def require_time(name: str, value: object, *, zero: bool = False) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -25,9 +24,15 @@ from adaverify_verification.cost_points import (
     require_time,
 )
 from adaverify_verification.fingerprint import Fingerprint
-from adaverify_verification.json_file import read_json
+from adaverify_verification.json_file import read_json, write_whole
 from adaverify_verification.monotone import isotonic
-from adaverify_verification.table_truth import require_lists, require_setup, require_steps
+from adaverify_verification.table_truth import (
+    require_facts,
+    require_lists,
+    require_setup,
+    require_single,
+    require_steps,
+)
 
 FORMAT = "adaverify-cost-table"
 VERSION = 1
@@ -206,18 +211,7 @@ class CostTable:
             "outliers": self.outliers,
             "disturbed": self.disturbed,
         }
-        # Not mkstemp: its mode 600 would hide the table from whoever else shares the cache.
-        part = target.with_name(f".{target.name}.{secrets.token_hex(4)}.part")
-        try:
-            with part.open("x", encoding="utf-8") as stream:
-                json.dump(document, stream, indent=1, allow_nan=False)
-                stream.write("\n")
-                stream.flush()
-                os.fsync(stream.fileno())
-            part.replace(target)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
+        write_whole(target, json.dumps(document, indent=1, allow_nan=False) + "\n")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], expected: Fingerprint | None) -> CostTable:
@@ -244,25 +238,18 @@ class CostTable:
                 remedy=REMEASURE,
             )
         require_lists(document)
-        try:
-            fingerprint = Fingerprint.from_mapping(document["fingerprint"])
-            require_setup(fingerprint)
-            table = cls.from_points(
-                fingerprint,
-                document["points"],
-                draft=document.get("draft", ()),
-                bare=document.get("bare", ()),
-                rejected_seconds=document.get("rejected_seconds", 0.0),
-                noted=document.get("outliers", ()),
-                disturbed=document.get("disturbed", ()),
-            )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise CostTableError(
-                "the cost table is malformed",
-                arrived=f"{type(error).__name__}: {error}",
-                allowed=f"a file written by CostTable.save, version {VERSION}",
-                remedy=REMEASURE,
-            ) from error
+        fingerprint = Fingerprint.from_mapping(require_facts(document))
+        require_setup(fingerprint)
+        table = cls.from_points(
+            fingerprint,
+            document["points"],
+            draft=document.get("draft", ()),
+            bare=document.get("bare", ()),
+            rejected_seconds=document.get("rejected_seconds", 0.0),
+            noted=document.get("outliers", ()),
+            disturbed=document.get("disturbed", ()),
+        )
+        require_single(document)
         require_steps((*table.points, *table.bare), table.draft)
         differences = {} if expected is None else fingerprint.differences(expected)
         if differences:

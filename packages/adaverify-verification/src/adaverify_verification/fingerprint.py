@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from numbers import Integral
 
 from adaverify_contracts import CostTableError
+
+# Kernels count tokens, requests and lengths in 32 bits.
+LARGEST = 2**31 - 1
+MOST_DRAFTS = 65536
 
 
 def _text(value: object) -> str:
@@ -13,6 +18,30 @@ def _text(value: object) -> str:
     if isinstance(value, (list, tuple)):
         return ",".join(_text(item) for item in value)
     return str(value)
+
+
+def _require_counts(ladder: object, draft_tokens: object, shards: object) -> None:
+    """Require what ``CostTable.load`` requires of a file's fingerprint."""
+    counts = ladder if isinstance(ladder, tuple) else (None,)
+    if not all(_counts(item, 1, LARGEST) for item in counts) or list(counts) != sorted(set(counts)):
+        raise CostTableError(
+            "the ladder of a fingerprint is none",
+            arrived=ladder,
+            allowed=f"rising token counts in 1 .. {LARGEST}, none in eager mode",
+            remedy="pass the captured token counts, such as (8, 16, 32)",
+        )
+    for name, value, lowest in (("draft_tokens", draft_tokens, 0), ("shards", shards, 1)):
+        if not _counts(value, lowest, MOST_DRAFTS):
+            raise CostTableError(
+                f"the {name} of a fingerprint are no such number",
+                arrived=value,
+                allowed=f"an int in {lowest} .. {MOST_DRAFTS}",
+                remedy=f"pass {name} as the engine has it",
+            )
+
+
+def _counts(value: object, lowest: int, highest: int) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and lowest <= int(value) <= highest
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +90,25 @@ class Fingerprint:
             dtype: the model's dtype.
             shards: tensor-parallel shards that share one step.
             **more: fields of the caller's own (driver, threads ...).
+
+        Raises:
+            CostTableError: the ladder, K or the shards can be none; a table with them could not be loaded.
         """
+        counts = tuple(ladder) if isinstance(ladder, Iterable) and not isinstance(ladder, str) else ladder
+        _require_counts(counts, draft_tokens, shards)
+        if not isinstance(kernels, Iterable):
+            raise CostTableError(
+                "the kernels of a fingerprint are none",
+                arrived=kernels,
+                allowed="a text, or names with versions; none as ()",
+                remedy="pass the kernel libraries that take part in a step",
+            )
         facts: dict[str, object] = {
             "device": device,
             "torch": torch,
             "kernels": kernels if isinstance(kernels, str) else tuple(kernels),
             "model": model,
-            "ladder": tuple(ladder),
+            "ladder": counts,
             "draft_tokens": draft_tokens,
             "dtype": dtype,
             "shards": shards,

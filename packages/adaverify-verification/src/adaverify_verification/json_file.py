@@ -1,8 +1,10 @@
-"""JSON files that others wrote: read as a whole, so only where they have an end and a size to be read."""
+"""JSON files, read and written as a whole: only where they have an end and a size, and never half of one."""
 
 from __future__ import annotations
 
 import json
+import os
+import secrets
 import stat
 from pathlib import Path
 
@@ -28,3 +30,23 @@ def read_json(path: Path) -> object:
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     return value
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a text file; whoever reads, interrupts or writes it too meets the old file or a new one.
+
+    Raises:
+        OSError: the file cannot be written. What lay there stays.
+    """
+    # Not mkstemp: its mode 600 would hide the file from whoever else shares the folder. Not one fixed name:
+    # two processes would write into each other's part.
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    try:
+        with part.open("x", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise

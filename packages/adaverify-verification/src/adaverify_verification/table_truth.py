@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from adaverify_contracts import CostTableError
-from adaverify_verification.cost_points import LARGEST, REMEASURE
-from adaverify_verification.fingerprint import Fingerprint
+from adaverify_verification.cost_points import REMEASURE
+from adaverify_verification.fingerprint import LARGEST, MOST_DRAFTS, Fingerprint
 
 # No clock that times a step tells a nanosecond from nothing, and nobody waits a day for one.
 SHORTEST, LONGEST = 1e-9, 86_400.0
 _LISTS = ("points", "draft", "bare", "outliers", "disturbed")
 _LADDERS = ("ladder", "bare")
-_MOST_DRAFTS = 65536
 
 
 def require_lists(document: Mapping[str, Any]) -> None:
@@ -35,6 +34,63 @@ def require_lists(document: Mapping[str, Any]) -> None:
         )
 
 
+def require_facts(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the named facts of a table's fingerprint, points being there too.
+
+    Raises:
+        CostTableError: a key is missing, or the fingerprint holds something else than facts.
+    """
+    if missing := [name for name in ("fingerprint", "points") if name not in document]:
+        raise CostTableError(
+            f"the cost table has no {' and no '.join(missing)}",
+            arrived=sorted(document),
+            allowed="a file written by CostTable.save",
+            remedy=REMEASURE,
+        )
+    facts = document["fingerprint"]
+    if not isinstance(facts, dict) or not all(_is_fact(value) for value in facts.values()):
+        raise CostTableError(
+            "the fingerprint of the cost table names no setup",
+            arrived=facts,
+            allowed="an object of texts and numbers",
+            remedy=REMEASURE,
+        )
+    for name in _LADDERS:
+        # A bare number would be read as a ladder of one size.
+        if not isinstance(facts.get(name, ""), str | list):
+            raise CostTableError(
+                f"the {name} of the cost table's fingerprint is no ladder",
+                arrived=facts[name],
+                allowed="token counts in a text with commas, or in a list",
+                remedy=REMEASURE,
+            )
+    return facts
+
+
+def _is_fact(value: object) -> bool:
+    parts = value if isinstance(value, list) else [value]
+    return all(part is None or isinstance(part, str | int | float) for part in parts)
+
+
+def require_single(document: Mapping[str, Any]) -> None:
+    """Require one time for each point; ``CostTable.save`` writes no second one.
+
+    Raises:
+        CostTableError: names the point and its times.
+    """
+    for name, axes in (("points", 3), ("bare", 3), ("draft", 1)):
+        times: dict[tuple[Any, ...], float] = {}
+        for *where, seconds in document.get(name, ()):
+            at = tuple(where[:axes])
+            if times.setdefault(at, seconds) != seconds:
+                raise CostTableError(
+                    f"the cost table's {name} have two times for one size",
+                    arrived=(*at, times[at], seconds),
+                    allowed="one time each",
+                    remedy=REMEASURE,
+                )
+
+
 def require_setup(fingerprint: Fingerprint) -> None:
     """Require that the ladders and K which a fingerprint names can be such.
 
@@ -51,11 +107,11 @@ def require_setup(fingerprint: Fingerprint) -> None:
                 remedy=REMEASURE,
             )
     drafts = facts.get("draft_tokens", "0")
-    if _counted(drafts) is None or int(drafts) > _MOST_DRAFTS:
+    if _counted(drafts) is None or int(drafts) > MOST_DRAFTS:
         raise CostTableError(
             "the draft_tokens of the cost table's fingerprint are no number of drafts",
             arrived=drafts,
-            allowed=f"an int in 0 .. {_MOST_DRAFTS}",
+            allowed=f"an int in 0 .. {MOST_DRAFTS}",
             remedy=REMEASURE,
         )
 

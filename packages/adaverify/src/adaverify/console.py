@@ -28,10 +28,11 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from adaverify.start import Interruptible
 from adaverify.streams import OutputError, PipeClosedError, discard, guard_streams
 from adaverify.visible import visible, visible_json
 from adaverify_contracts import AdaverifyError
-from adaverify_contracts.describing import text_of, traceback_of
+from adaverify_contracts.describing import shown, text_of, traceback_of
 
 P = ParamSpec("P")
 
@@ -52,6 +53,8 @@ EXIT_CODES = (
 # grep and to a file.
 _WIDE = 1000
 _RULE = 80
+# Words up to this length stay whole, however narrow the console is; longer ones, such as paths, are folded.
+_WHOLE_WORD = 18
 # Seconds between two lines of progress where no terminal shows a bar.
 _LINE_SECONDS = 10.0
 
@@ -71,8 +74,16 @@ def err() -> Console:
     return _console(stderr=True)
 
 
+class _Console(Console):
+    """A console that cuts nothing off: where a table is wider than it, its rows run over."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print as rich does."""
+        super().print(*objects, **({"crop": False} | options))
+
+
 def _console(*, stderr: bool) -> Console:
-    console = Console(stderr=stderr)
+    console = _Console(stderr=stderr)
     if not console.is_terminal:
         # The width that the user set (COLUMNS), if there is one.
         console.width = shutil.get_terminal_size((_WIDE, 24)).columns
@@ -92,7 +103,14 @@ def rule(title: str = "") -> None:
     """Print a line across, with a title, to standard output."""
     console = out()
     console.print(
-        Rule(visible(title, one_line=True), align="left", style="dim"), width=min(_RULE, console.width)
+        Rule(
+            visible(title, one_line=True),
+            align="left",
+            style="dim",
+            # rich minds the encoding only where there is a title.
+            characters="-" if console.options.ascii_only else "\u2500",
+        ),
+        width=min(_RULE, console.width),
     )
 
 
@@ -119,7 +137,14 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]]) 
     for index, column in enumerate(columns):
         values = [row[index] for row in body]
         numeric = bool(values) and all(value is None or _is_number(value) for value in values)
-        result.add_column(Text(column), justify="right" if numeric else "left", overflow="fold")
+        shown_values = [visible(cell(value)) for value in values]
+        words = [len(word) for text in (column, *shown_values) for word in text.split()]
+        result.add_column(
+            Text(column),
+            justify="right" if numeric else "left",
+            overflow="fold",
+            min_width=min(max(words, default=0), _WHOLE_WORD),
+        )
     for row in body:
         result.add_row(*(Text(visible(cell(value))) for value in row))
     return result
@@ -200,8 +225,9 @@ def reports_errors(command: Callable[P, None]) -> Callable[P, None]:
     @wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
-            command(*args, **kwargs)
-            sys.stdout.flush()
+            with Interruptible():
+                command(*args, **kwargs)
+                sys.stdout.flush()
         except (typer.Exit, typer.Abort, typer.BadParameter):
             raise
         except (Exception, KeyboardInterrupt) as error:
@@ -269,7 +295,9 @@ def _words(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name} = {text_of(item)}" for name, item in value.items())
     if isinstance(value, list | tuple):
-        return ", ".join(text_of(item) for item in value)
+        # Beside numbers a text keeps its quotes: '1' was refused because it is none.
+        mixed = len({isinstance(item, str) for item in value}) == 2
+        return ", ".join(shown(item) if mixed else text_of(item) for item in value)
     return text_of(value)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from adaverify.blame import blaming_plugins
+from adaverify.calibration_source import naming_setting
 from adaverify.captured import captured_sizes
 from adaverify.devices import usable_device
 from adaverify.drafting import DRAFTER, Drafting, choose_drafting, require_known, require_serving
@@ -182,7 +183,7 @@ def outset_of(
         require_room(options.draft_tokens, longest)
     # Before the model, and before anything is measured: a wrong file should cost neither.
     named = next(iter(choice.drafters), None)
-    with blaming_plugins(plugins):
+    with blaming_plugins(plugins), naming_setting(choice.calibration):
         settings = check_calibration(settings, plugins, options.limits, drafter=named)
     outset = Outset(
         choice,
@@ -252,5 +253,6 @@ def _drafting(outset: Outset, geometry: ModelGeometry) -> Drafting:
     drafters, options = _drafters(outset.plugins), outset.options
     with blaming_plugins(outset.plugins):
         chosen = choose_drafting(outset.choice.drafters, drafters, geometry.name, options.draft_tokens)
+    with blaming_plugins(outset.plugins), naming_setting(outset.choice.calibration):
         check_calibration(outset.settings, outset.plugins, options.limits, geometry.name, chosen.first.name)
     return chosen

