@@ -285,8 +285,8 @@ def test_while_fetching(start, tmp_path, index):
 def test_two_runs_share_a_cache(start, tmp_path):
     """Both measure the step times of one setup at once; one whole table stays, and a third run takes it.
 
-    A machine that is busy enough makes tables that are not stored, or removed when serving disagrees with them;
-    then there is none.
+    A machine that is busy enough makes tables that are not stored, or removed when serving disagrees with
+    them; then there is none.
     """
     sizes = ("run", "--rounds", 1, "--tokens", 400, "--mode", "fixed", "--mode", "adaptive", "--json")
     both = [start(name, *sizes, PAUSE=0) for name in ("one", "two")]
