@@ -285,15 +285,17 @@ def test_while_fetching(start, tmp_path, index):
 def test_two_runs_share_a_cache(start, tmp_path):
     """Both measure the step times of one setup at once; one whole table stays, and a third run takes it.
 
-    A machine that is busy enough makes tables that are not stored; then there is none.
+    A machine that is busy enough makes tables that are not stored, or removed when serving disagrees with
+    them; then there is none.
     """
     sizes = ("run", "--rounds", 1, "--tokens", 400, "--mode", "fixed", "--mode", "adaptive", "--json")
     both = [start(name, *sizes, PAUSE=0) for name in ("one", "two")]
     for one in both:
         assert one.code() == 0, one.messages()
     kept = any(one.result()["cost_table"]["kept"] for one in both)
-    tables = [CostTable.load(tmp_path / "cache" / name, None) for name in files(tmp_path / "cache")]
-    assert len(tables) == kept
+    folder = tmp_path / "cache" / "cost-tables"
+    tables = [CostTable.load(folder / name, None) for name in files(folder)]
+    assert len(tables) <= kept
     third = start("three", *sizes, "--no-measure", PAUSE=0)
     assert third.code() == 0, third.messages()
-    assert third.result()["cost_table"]["source"] == ("stored" if kept else "none")
+    assert third.result()["cost_table"]["source"] == ("stored" if tables else "none")
