@@ -7,7 +7,7 @@ import json
 import pytest
 
 from adaverify.bench.endtoend import run as endtoend
-from adaverify.bench.endtoend.store import Store
+from adaverify.bench.endtoend.store import FORMAT, VERSION, Store
 from adaverify.commands.bench import _chosen
 from adaverify.session import discover
 from adaverify_contracts import AdaverifyError, WrongValueError
@@ -60,7 +60,7 @@ def test_a_case_that_fails_leaves_the_others(ours, text, invoke, tmp_path, monke
     def measure(bench, stage, case):
         if case == "1":
             raise WrongValueError("seven differs from eight", arrived=7, allowed="8", remedy="count")
-        return {"points": []}
+        return {"points": [{"tokens": 4, "seconds": 0.1}]}
 
     monkeypatch.setattr(endtoend._Bench, "measure", measure)
     found = invoke("bench", "endtoend", "--device", "cpu", "--stage", "curve", "--out", tmp_path / "out")
@@ -84,13 +84,96 @@ def test_all_leaves_it_out(ours, invoke):
 
 def test_results_of_something_else_are_refused(tmp_path):
     path = tmp_path / "endtoend.json"
-    Store(path, {"device": "a"}).keep("curve", "1", {"x": 1})
-    assert Store(path, {"device": "a"}).get("curve", "1") == {"x": 1}
+    Store(path, {"device": "a"}).keep("arms", "1", {"x": 1})
+    assert Store(path, {"device": "a"}).get("arms", "1") == {"x": 1}
     with pytest.raises(AdaverifyError, match="cannot be continued"):
         Store(path, {"device": "b"})
-    path.write_text(path.read_text().replace('"version": 2', '"version": 1'))
+    path.write_text(path.read_text().replace(f'"version": {VERSION}', '"version": 1'))
     with pytest.raises(AdaverifyError, match="version 1"):
         Store(path, {"device": "a"})
     path.write_text("{")
     with pytest.raises(AdaverifyError, match="cannot be continued"):
         Store(path, {"device": "a"})
+
+
+def test_two_runs_on_one_file_keep_each_others_cases(tmp_path):
+    """Both opened it before either had measured anything."""
+    path = tmp_path / "endtoend.json"
+    left, right = Store(path, {"device": "a"}), Store(path, {"device": "a"})
+    left.keep("arms", "2", {"x": 2})
+    right.keep("arms", "3", {"x": 3})
+    left.keep("shares", "2", {"y": 2})
+    kept = Store(path, {"device": "a"})
+    assert kept.stage("arms") == {"2": {"x": 2}, "3": {"x": 3}}
+    assert kept.get("shares", "2") == {"y": 2}
+
+
+POINT = {"tokens": 2, "seconds": 0.5}
+
+
+@pytest.mark.parametrize(
+    "stages",
+    [
+        [],
+        {"curve": []},
+        {"curve": {"2": "hello"}},
+        {"curve": {"2": {}}},
+        {"curve": {"2": {"points": []}}},
+        {"curve": {"2": {"points": [POINT | {"seconds": -1.0}]}}},
+        {"curve": {"2": {"points": [POINT | {"seconds": "fast"}]}}},
+        {"curve": {"2": {"points": [POINT, POINT]}}},
+    ],
+    ids=str,
+)
+def test_an_edited_file_is_refused_by_name(tmp_path, stages):
+    path = tmp_path / "endtoend.json"
+    whole = {"format": FORMAT, "version": VERSION, "identity": {"device": "a"}, "stages": stages}
+    path.write_text(json.dumps(whole))
+    with pytest.raises(AdaverifyError, match="cannot be continued"):
+        Store(path, {"device": "a"})
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"format": NaN}', "5", '{"format": 1, "version": 2}'], ids=len
+)
+def test_a_file_of_something_else_is_refused_by_name(tmp_path, text):
+    (tmp_path / "endtoend.json").write_text(text)
+    with pytest.raises(AdaverifyError, match="cannot be continued"):
+        Store(tmp_path / "endtoend.json", {})
+
+
+def test_a_device_in_place_of_the_file_is_not_read(tmp_path):
+    """It would never end."""
+    (tmp_path / "endtoend.json").symlink_to("/dev/zero")
+    with pytest.raises(AdaverifyError, match="a device, a pipe"):
+        Store(tmp_path / "endtoend.json", {})
+
+
+def test_figures_planned_by_other_settings_are_refused(bench, monkeypatch):
+    assert bench("--stage", "curve").exit_code == 0
+    monkeypatch.setenv("ADAVERIFY_PLANNER_MARGIN", "0.5")
+    found = bench("--stage", "curve")
+    assert found.exit_code == 3
+    assert "planner" in found.stderr
+
+
+def test_edited_figures_are_refused_where_they_are_shown(bench, tmp_path):
+    assert bench("--stage", "curve", "--stage", "arms").exit_code == 0
+    path = tmp_path / "out" / "endtoend.json"
+    value = json.loads(path.read_text())
+    value["stages"]["arms"]["2"]["arms"]["adaptive"]["tokens_per_s"] = "fast"
+    path.write_text(json.dumps(value))
+    found = bench("--stage", "plot")
+    assert found.exit_code == 3
+    assert "figures that cannot be shown" in found.stderr
+
+
+def test_sizes_that_do_not_count_on_a_cpu_are_said(bench, monkeypatch):
+    monkeypatch.setenv("ADAVERIFY_SPARSE_MOE_LAYERS", "3")
+    assert "count on a card" in bench("--stage", "curve").stderr
+
+
+def test_too_many_requests_are_refused_at_once(ours, invoke):
+    found = invoke("bench", "endtoend", "--device", "cpu", "--requests", 65536, "--stage", "curve")
+    assert found.exit_code == 1 or found.exit_code == 3
+    assert "1 .. 1024" in found.stderr

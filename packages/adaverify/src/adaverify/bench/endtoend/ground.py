@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,13 +14,15 @@ from adaverify.bench.endtoend import sources
 from adaverify.bench.endtoend.text import Text
 from adaverify.bench.whole import RerunBackend
 from adaverify.session import discover
-from adaverify_contracts import BenchmarkOptions, Limits
+from adaverify_contracts import BenchmarkOptions, Limits, WrongValueError
 from adaverify_runtime import PluginManager, Settings
 from adaverify_verification import Fingerprint
 
 if TYPE_CHECKING:
     from adaverify_engine.sparse_moe import SparseMoeSizes
 
+# Ladders weigh every pair of token counts, in a table that grows with their square.
+MOST_REQUESTS = 1024
 REQUESTS = {"cuda": (1, 4, 16, 64, 128, 256), "cpu": (1, 4)}
 CONTEXT = {"cuda": 2048, "cpu": 48}
 # Room behind the context: a round's requests go back to it when they have used it up. With it a cache of one
@@ -109,8 +113,16 @@ class Ground:
             "model": self.model.as_dict(),
             "records": dict(self.text.source),
             "context": self.context,
-            "signal": self.settings.planner.signal,
+            "planner": self.settings.planner.model_dump(mode="json"),
+            "row costs": _digest(self.settings.paths.row_costs),
         }
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What of the settings does not count here, in words."""
+        if self.kind == "cpu" and self.settings.sparse_moe.chosen():
+            return ("the model has small sizes of its own on a CPU; ADAVERIFY_SPARSE_MOE_* count on a card",)
+        return ()
 
     def fingerprint(self, ladder: tuple[int, ...]) -> Fingerprint:
         """Return the setup that measured step times belong to."""
@@ -126,8 +138,28 @@ class Ground:
         )
 
 
+def _digest(path: Path | None) -> str | None:
+    """Return the start of the SHA-256 of a file; None where none is named, or it cannot be read (yet)."""
+    try:
+        return None if path is None else sha256(path.read_bytes()).hexdigest()[:16]
+    except OSError:
+        return None
+
+
 def open_ground(options: BenchmarkOptions) -> Ground:
-    """Load records and settings; the model is made when the first deck needs it."""
+    """Load records and settings; the model is made when the first deck needs it.
+
+    Raises:
+        WrongValueError: more requests than ``MOST_REQUESTS``.
+    """
+    largest = max(options.requests or (1,))
+    if largest > MOST_REQUESTS:
+        raise WrongValueError(
+            "too many requests for this benchmark",
+            arrived=largest,
+            allowed=f"1 .. {MOST_REQUESTS}",
+            remedy="name fewer with --requests",
+        )
     settings, plugins = discover()
     plugins.check_requirements(options.capability)
     kind = "cpu" if options.device.startswith("cpu") else "cuda"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -44,11 +45,21 @@ def run(options: BenchmarkOptions) -> BenchmarkResult:
     cases = list(_cases(ground, stages))
     bench = _Bench(ground, store)
     failures: list[Exception] = []
+    from_file = bool(store.as_dict()["stages"])
+    for words in ground.notes:
+        bench.tell(words)
     try:
         for done, (stage, case) in enumerate(cases):
             options.progress(done, len(cases), f"{stage} {case}")
-            if store.get(stage, case) is not None and not options.again:
-                bench.tell(f"{stage} {case}: kept from before")
+            kept = store.get(stage, case)
+            if kept is not None and not options.again:
+                rounds = kept.get("rounds", options.repeat)
+                more = (
+                    ""
+                    if rounds == options.repeat
+                    else f", {rounds} rounds; --again measures {options.repeat}"
+                )
+                bench.tell(f"{stage} {case}: kept from before{more}")
                 continue
             bench.tell(f"{stage} {case}")
             try:
@@ -59,12 +70,28 @@ def run(options: BenchmarkOptions) -> BenchmarkResult:
                 bench.close()
     finally:
         bench.close()
-    if "plot" in stages:
-        for path in draw(store, folder):
+    with _blaming(store, from_file):
+        for path in draw(store, folder) if "plot" in stages else ():
             bench.tell(f"plot: {path}")
     if failures:
         raise failures[0]
-    return result_of(store, ground)
+    with _blaming(store, from_file):
+        return result_of(store, ground)
+
+
+@contextmanager
+def _blaming(store: Store, from_file: bool) -> Iterator[None]:
+    """Blame the file for figures that cannot be shown, where this run did not measure all: it was edited.
+
+    Raises:
+        AdaverifyError: they cannot be shown.
+    """
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        if not from_file:
+            raise
+        raise store.refused(f"figures that cannot be shown: {type(error).__name__}: {error}") from error
 
 
 def _without_frames(error: Exception) -> Exception:
