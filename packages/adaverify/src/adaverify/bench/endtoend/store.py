@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import math
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -86,10 +87,13 @@ class Store:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        # The file itself is replaced, so what is locked stands beside it.
-        with self._path.with_name(f".{self._path.name}.lock").open("a", encoding="utf-8") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        # The file itself is replaced, so the folder is locked.
+        folder = os.open(self._path.parent, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
             yield
+        finally:
+            os.close(folder)
 
     def _read(self) -> None:
         """Take over the cases of the file, where there is one."""
