@@ -15,7 +15,7 @@ from adaverify.bench.endtoend.text import Text
 from adaverify.bench.whole import RerunBackend
 from adaverify.session import discover
 from adaverify_contracts import BenchmarkOptions, Limits, WrongValueError
-from adaverify_runtime import PluginManager, Settings
+from adaverify_runtime import PluginManager, RowCostTable, Settings
 from adaverify_verification import Fingerprint
 
 if TYPE_CHECKING:
@@ -139,11 +139,14 @@ class Ground:
 
 
 def _digest(path: Path | None) -> str | None:
-    """Return the start of the SHA-256 of a file; None where none is named, or it cannot be read (yet)."""
-    try:
-        return None if path is None else sha256(path.read_bytes()).hexdigest()[:16]
-    except OSError:
+    """Return a name of the row costs in a file, None where no file is named.
+
+    Raises:
+        CostTableError: the file holds none.
+    """
+    if path is None:
         return None
+    return sha256(repr(RowCostTable.load(path).costs).encode()).hexdigest()[:16]
 
 
 def open_ground(options: BenchmarkOptions) -> Ground:
