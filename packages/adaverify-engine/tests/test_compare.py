@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 
 import pytest
@@ -11,14 +12,19 @@ from adaverify_contracts import EngineError
 from adaverify_engine import Completion, FinishReason, Sampling, compare
 from adaverify_engine.compare import NEAR_TIE, _differences, first_difference
 
+# The package's name ``compare`` is the function.
+compare_module = sys.modules[compare.__module__]
+
 
 def completion(tokens, gaps=None):
     gaps = [1.0] * len(tokens) if gaps is None else gaps
     return Completion(0, 3, tuple(tokens), "", FinishReason.LENGTH, tuple(gaps), (), 1)
 
 
-def test_modes_compared_on_the_same_prompts(make_engine, tiny):
+def test_modes_compared_on_the_same_prompts(make_engine, tiny, monkeypatch):
     """Three modes, warm-up apart, spread and counters per mode, identical tokens."""
+    # A slow machine would need several turns, and then the order in which modes end is their speeds'.
+    monkeypatch.setattr(compare_module, "TURN", float("inf"))
     model = tiny.Decoder()
     engines = {mode: make_engine(mode, model=model) for mode in ("none", "fixed", "adaptive")}
     prompts = tiny.prompts(6)
@@ -47,6 +53,40 @@ def test_modes_compared_on_the_same_prompts(make_engine, tiny):
     assert json.loads(json.dumps(report.as_dict()))["identical"] is True
     assert list(report.by_mode) == ["none", "fixed", "adaptive"]
     assert len({tuple(one.tokens for one in found) for found in report.by_mode.values()}) == 1
+
+
+def test_eager_engines_take_turns_and_nobody_pays_for_another(make_engine, tiny, monkeypatch):
+    """A shared machine moves by a third within seconds: modes a minute apart met different machines."""
+    clock, taken = [0.0], []
+    monkeypatch.setattr(compare_module, "TURN", 3.0)
+    monkeypatch.setattr(compare_module, "perf_counter", lambda: clock[0])
+    engines = {mode: make_engine(mode) for mode in ("none", "fixed")}
+    for (mode, engine), seconds in zip(engines.items(), (1.0, 2.0), strict=True):
+
+        def step(mode=mode, seconds=seconds, step=engine.step):
+            taken.append(mode)
+            clock[0] += seconds
+            return step()
+
+        monkeypatch.setattr(engine, "step", step)
+    report = compare(engines, tiny.prompts(3), Sampling(max_tokens=12), rounds=1, warmup=0)
+    assert taken[:10] == ["none"] * 3 + ["fixed"] * 2 + ["none"] * 3 + ["fixed"] * 2
+    for mode, seconds in (("none", 1.0), ("fixed", 2.0)):
+        assert report.results[mode].rounds == pytest.approx((36 / (seconds * taken.count(mode)),))
+
+
+def test_engines_with_captured_steps_run_one_after_the_other(make_engine, tiny, monkeypatch):
+    """A step that was launched ahead would run on in another's turn."""
+    taken = []
+    monkeypatch.setattr(compare_module, "TURN", 0.0)
+    engines = {mode: make_engine(mode) for mode in ("none", "fixed")}
+    monkeypatch.setattr(type(engines["none"]), "pipeline", property(lambda engine: object()))
+    for mode, engine in engines.items():
+        monkeypatch.setattr(
+            engine, "step", lambda mode=mode, step=engine.step: (taken.append(mode), step())[1]
+        )
+    compare(engines, tiny.prompts(3), Sampling(max_tokens=12), rounds=1, warmup=0)
+    assert taken == sorted(taken, key=["none", "fixed"].index) and len(set(taken)) == 2
 
 
 @pytest.mark.parametrize(("modes", "temperature"), [(["none", "fixed"], 1.0), (["fixed"], 0.0)])

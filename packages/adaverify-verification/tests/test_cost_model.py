@@ -122,6 +122,16 @@ def test_a_machine_that_is_slower_as_a_whole_moves_sizes_never_visited():
     assert at(model, 16) / 0.033 > 1.15
 
 
+def test_a_machine_whose_speed_moves_keeps_the_shape_of_its_prices():
+    """A shared machine's fast moments met more full steps than trimmed ones, and full steps looked cheap."""
+    model, generator = CostModel(table()), np.random.default_rng(0)
+    for step in range(600):
+        fast = step // 30 % 2
+        tokens = 128 if generator.random() < (0.75 if fast else 0.25) else 64
+        model.refresh(tokens, 16, 128, dict(CPU)[tokens] * (0.65 if fast else 1.0))
+    assert at(model, 128) / at(model, 64) == pytest.approx(0.110 / 0.065, rel=0.12)
+
+
 @given(
     st.lists(
         st.tuples(st.integers(1, 300), st.integers(1, 64), st.floats(0, 9e4), st.floats(1e-6, 1e6)),

@@ -189,6 +189,40 @@ def test_luck_does_not_add_up_to_more_than_the_share():
     assert 180.0 < lost <= 201.0
 
 
+def probes_of(exploration, loss, steps):
+    """Return the steps that probe, each settled at once with what ``loss(step)`` says it lost."""
+    found = []
+    for step in range(steps):
+        charge = exploration.due(0.05)
+        if charge is not None:
+            found.append(step)
+            exploration.settle(charge, loss(step))
+    return found
+
+
+def test_probes_that_keep_losing_grow_rare():
+    """At 5 % a probe the whole share, 1 % of the time, was lost for ever to what had long been found out."""
+    lazy = probes_of(Exploration(0.01, 32), lambda step: 0.05, 2000)
+    assert max(np.diff(lazy[-10:])) == min(np.diff(lazy[-10:])) == 33
+    eager = probes_of(Exploration(0.01), lambda step: 0.05, 2000)
+    assert len(eager) > 5 * len(lazy)
+
+
+def test_probes_that_pay_again_follow_each_other():
+    """Acceptance recovers at step 1000: two probes bring them back, however rare they had become."""
+    found = probes_of(Exploration(0.01, 32), lambda step: 0.05 if step < 1000 else -0.1, 1200)
+    back = [step for step in found if step >= 1000]
+    assert back[0] < 1033
+    assert np.diff(back)[2:].tolist() == [1] * (len(back) - 3)
+
+
+def test_one_lucky_probe_does_not_bring_probing_back():
+    """On a noisy machine every third probe seems to pay."""
+    noise = np.random.default_rng(0)
+    found = probes_of(Exploration(0.01, 32), lambda step: 0.05 + 0.1 * float(noise.standard_normal()), 20000)
+    assert len(found) < 0.1 * 20000
+
+
 def test_drafting_stops_when_it_loses_and_comes_back_through_probes():
     """ds4 #621: drafting costs 20 ms and nothing survives; then acceptance recovers."""
     arm = DraftArm(0.02, 0.01)

@@ -113,6 +113,17 @@ def test_acceptance_that_recovers_is_found_again(build):
     assert any("exploring" in plan.reason for plan in loop.plans)
 
 
+def test_a_probe_beside_a_prompt_is_not_judged_by_its_time(build):
+    """Such steps took half of what was priced, so that every probe seemed to pay, and the next followed."""
+    table = build.table(lambda n: 1 + 0.1 * n, (16,), 256)
+    loop = build.loop(build.manager(table, explore_share=0.01), lambda n: 0.5 * (1 + 0.1 * n))
+    for _ in range(200):
+        loop.serve(np.full((16, 7), 0.5), other_tokens=64)
+    probes = [plan for plan in loop.plans if "exploring" in plan.reason]
+    # 1 % of the time at a tenth of a step each, at least.
+    assert 0 < len(probes) <= 20
+
+
 def test_the_calibrated_signal_recovers_from_a_shifted_head(build):
     """Default signal end to end: useless intercepts are learnt in warm-up, trimming then pays."""
     rates = {}

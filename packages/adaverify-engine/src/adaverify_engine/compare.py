@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from math import inf
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -17,6 +19,9 @@ from adaverify_engine.stats import EngineStats
 NEAR_TIE = 1e-4
 """Two logits closer than this may swap when a matrix product changes shape, float32 rounding being near
 1e-6."""
+
+TURN = 0.5
+"""Seconds of a turn: a few steps, and less than the times for which a shared machine is slower or faster."""
 
 Progress = Callable[[int, int, str], None]
 
@@ -141,9 +146,11 @@ def compare(
 ) -> Comparison:
     """Run every engine over the same prompts, round by round, and compare speed and tokens.
 
-    In each round every mode runs once, in an order that rotates, so that a machine that slows down slows all
-    of them. Concurrency is the engines' ``max_requests``. Warm-up rounds are run alike and not recorded; what
-    adaptive verification learns in them stays learnt, as in a server.
+    In each round every mode runs once, in an order that rotates. Engines that run their steps eagerly take
+    turns within the round too, half a second each, so that a machine that slows down slows all of them; only
+    an engine's own turns count for it. Steps launched ahead would run on in another's turn, so engines with
+    captured steps run one after the other. Concurrency is the engines' ``max_requests``. Warm-up rounds are
+    run alike and not recorded; what adaptive verification learns in them stays learnt, as in a server.
 
     Args:
         engines: by mode name, all idle and of the same sizes, K excepted; the first is the baseline.
@@ -153,7 +160,7 @@ def compare(
         warmup: rounds before the first recorded one.
         threshold: largest gap of a near-tie. In bfloat16 logits move by their own rounding (about 1/128 of
             their size), so a float32 threshold finds differences there that say nothing about verification.
-        progress: called as ``progress(done, total, mode)`` after each run of a mode, warm-up included.
+        progress: called as ``progress(done, total, mode)`` as each mode ends its round, warm-up included.
 
     Raises:
         EngineError: no engine, no prompt, different sizes, or rounds below 1.
@@ -173,8 +180,8 @@ def compare(
             for engine in engines.values():
                 engine.reset_stats()
         shift = turn % len(modes)
-        for mode in modes[shift:] + modes[:shift]:
-            speed, latest[mode] = _round(engines[mode], prompts, asked)
+        order = modes[shift:] + modes[:shift]
+        for mode, speed, latest[mode] in _round({mode: engines[mode] for mode in order}, prompts, asked):
             if turn >= warmup:
                 speeds[mode].append(speed)
             for prompt, one in enumerate(latest[mode]):
@@ -209,14 +216,50 @@ def first_difference(baseline: Completion, other: Completion) -> int | None:
 
 
 def _round(
-    engine: Engine, prompts: Sequence[Sequence[int]], sampling: Sequence[Sampling]
-) -> tuple[float, list[Completion]]:
-    begin = perf_counter()
-    ids = [engine.add(prompt, one) for prompt, one in zip(prompts, sampling, strict=True)]
-    done = engine.run()
-    seconds = perf_counter() - begin
-    completions = [done[request] for request in ids]
-    return sum(len(completion.tokens) for completion in completions) / seconds, completions
+    engines: Mapping[str, Engine], prompts: Sequence[Sequence[int]], sampling: Sequence[Sampling]
+) -> Iterator[tuple[str, float, list[Completion]]]:
+    """Run each engine over the prompts; yield mode, tokens per second and completions as each one ends."""
+    eager = all(engine.pipeline is None for engine in engines.values())
+    turn = TURN if eager else inf
+    runs = deque((mode, _Run(engine, prompts, sampling)) for mode, engine in engines.items())
+    while runs:
+        mode, run = runs.popleft()
+        if run.go_on(turn):
+            yield mode, *run.result()
+        else:
+            runs.append((mode, run))
+
+
+class _Run:
+    """One engine's way through the prompts, in turns."""
+
+    def __init__(
+        self, engine: Engine, prompts: Sequence[Sequence[int]], sampling: Sequence[Sampling]
+    ) -> None:
+        self._engine, self._prompts, self._sampling = engine, prompts, sampling
+        self._ids: list[int] = []
+        self._seconds = 0.0
+
+    def go_on(self, seconds: float) -> bool:
+        """Step for ``seconds``, one step at least; return whether nothing is left."""
+        begin = perf_counter()
+        if not self._ids:
+            self._ids = [
+                self._engine.add(prompt, one)
+                for prompt, one in zip(self._prompts, self._sampling, strict=True)
+            ]
+        while not self._engine.idle:
+            self._engine.step()
+            if perf_counter() - begin >= seconds:
+                break
+        self._seconds += perf_counter() - begin
+        return self._engine.idle
+
+    def result(self) -> tuple[float, list[Completion]]:
+        """Return tokens per second and completions in prompt order."""
+        done = self._engine.take()
+        completions = [done[request] for request in self._ids]
+        return sum(len(completion.tokens) for completion in completions) / self._seconds, completions
 
 
 def _differences(

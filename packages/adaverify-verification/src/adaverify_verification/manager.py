@@ -357,7 +357,7 @@ class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
 
     def _credit(self, entry: Entry, outcome: StepOutcome, plan: Plan) -> None:
         """Teach the guard, exploration and the cost model what an executed plan really did."""
-        if entry.probe is not None:
+        if entry.probe is not None and entry.creditable:  # Beside a prompt it stays charged as planned.
             self._decider.learn_from(entry.probe, outcome.emitted, outcome.seconds)
         if plan.scheduled:
             self._decider.guard.observe(
