@@ -296,17 +296,19 @@ def test_a_chunk_limit_that_is_no_integer_is_refused(limit):
         _state(chunk_limit=limit)
 
 
+@pytest.mark.parametrize("name", ["seconds", "host_seconds"])
 @pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -0.1, True, "1"])
-def test_an_outcome_whose_time_is_none_is_refused(seconds):
+def test_an_outcome_whose_time_is_none_is_refused(name, seconds):
     """One such step would poison the achieved rate and the prices learnt from it."""
-    with pytest.raises(PlanError, match="no duration"):
-        _outcome(seconds=seconds)
+    with pytest.raises(PlanError, match=f"{name} is no duration"):
+        _outcome(**{name: seconds})
 
 
 @pytest.mark.parametrize("seconds", [None, 0.0, 0, np.float64(0.5)])
 def test_an_outcome_without_a_time_or_with_a_short_one_is_ordinary(seconds):
     """A coarse clock reads 0."""
     assert _outcome(seconds=seconds).seconds == seconds
+    assert _outcome(host_seconds=seconds).host_seconds == seconds
 
 
 @pytest.mark.parametrize(

@@ -84,10 +84,14 @@ def logits(confidences):
 
 @dataclass
 class Loop:
-    """Serves synthetic steps through a manager and keeps the tally."""
+    """Serves synthetic steps through a manager and keeps the tally.
+
+    ``seconds(tokens)`` is the device's time; a step takes no less than ``host``, None where nobody knows.
+    """
 
     manager: VerificationManager
     seconds: object
+    host: float | None = None
     drafts: int = 7
     step: int = 0
     tokens: int = 0
@@ -125,7 +129,8 @@ class Loop:
             learn=np.ones(requests, dtype=bool),
             sampled=np.zeros(requests, dtype=bool),
             emitted=int(accepted.sum()) + requests,
-            seconds=float(self.seconds(plan.tier)),
+            seconds=max(float(self.seconds(plan.tier)), self.host or 0.0),
+            host_seconds=self.host,
         )
         self.records.append(self.manager.observe(outcome, plan, "reference"))
         self.plans.append(plan)

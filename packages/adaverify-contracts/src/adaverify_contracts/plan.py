@@ -253,6 +253,9 @@ class StepOutcome:
             None where slot and generation have to tell requests apart.
         judged: int64 [R], 0 .. drafted: leading drafts whose fate counts. Those behind an accepted end token
             do not; None where all do.
+        host_seconds: of ``seconds``, those in which the host worked instead of waiting for the device, which
+            ran the next step meanwhile: no step of as many requests gets shorter, however few tokens it
+            verifies. None where the engine cannot tell.
     """
 
     step: int
@@ -268,6 +271,7 @@ class StepOutcome:
     seconds: float | None
     keys: np.ndarray | None = None
     judged: np.ndarray | None = None
+    host_seconds: float | None = None
     # Drafted, admitted and accepted drafts of all requests, summed once.
     _totals: tuple[int, int, int] = field(default=(0, 0, 0), init=False, repr=False, compare=False)
 
@@ -282,13 +286,15 @@ class StepOutcome:
         object.__setattr__(self, "_totals", (drafts.total, int(self.admitted.sum()), accepted))
         _host.count("StepOutcome", "emitted", self.emitted, accepted + _host.MOST_REQUESTS)
         _host.slots("StepOutcome", self.slots)
-        if self.seconds is not None and not _is_duration(self.seconds):
-            raise PlanError(
-                "StepOutcome.seconds is no duration",
-                arrived=self.seconds,
-                allowed="a finite number >= 0, or None",
-                remedy="measure with a monotonic clock, or pass None for a step that was not measured",
-            )
+        for name in ("seconds", "host_seconds"):
+            value = getattr(self, name)
+            if value is not None and not _is_duration(value):
+                raise PlanError(
+                    f"StepOutcome.{name} is no duration",
+                    arrived=value,
+                    allowed="a finite number >= 0, or None",
+                    remedy="measure with a monotonic clock, or pass None for what was not measured",
+                )
         if drafts.most > self.scores.shape[1]:
             raise PlanError(
                 "StepOutcome.drafted is more than there are scores",

@@ -151,6 +151,7 @@ def _outcome(landed: Batch, alive: np.ndarray, judged: np.ndarray, emitted: int)
         sampled=np.array([not request.sampling.greedy for request in requests], dtype=bool),
         emitted=emitted,
         seconds=landed.seconds,
+        host_seconds=landed.seconds - landed.waited,
         keys=np.array([request.key for request in requests], dtype=np.int64),
         judged=judged,
     )

@@ -12,6 +12,7 @@ from adaverify_contracts import CostTableError
 from adaverify_verification.candidates import executed_tokens
 from adaverify_verification.cost_curve import LOG_BOUND, STEP_LIMIT, TABLE_VISITS, YOUNG, PricedCurve
 from adaverify_verification.cost_table import CostTable, priced_state
+from adaverify_verification.host_floor import HostFloor, host_bound
 
 # A flat table whose corrected prices are this far apart is flat no more: several times the noise of a step.
 REVIVED_SPREAD = 0.05
@@ -110,6 +111,7 @@ class CostModel:
         self._bound = LOG_BOUND
         self._strays = 0
         self._faster: list[float] = []
+        self._floor = HostFloor()
         self.strayed = False
 
     @property
@@ -156,7 +158,8 @@ class CostModel:
         for curve, weight in others:
             total += weight * curve.prices(executed)
         total *= math.exp(self._scale)
-        return total
+        floor = self._floor.seconds(requests)
+        return np.maximum(total, floor) if floor else total
 
     def draft_seconds(self, requests: int) -> float:
         """Return the seconds of drafting for ``requests``, 0.0 where the table does not price it apart."""
@@ -173,7 +176,8 @@ class CostModel:
         if not self._bare_curves:
             return None
         executed, corners = self._executed(requests, bare=True), self._corners(requests, context, bare=True)
-        return sum(weight * curve.at(executed, curve.ys) for curve, weight in corners) * math.exp(self._scale)
+        price = sum(weight * curve.at(executed, curve.ys) for curve, weight in corners)
+        return max(price * math.exp(self._scale), self._floor.seconds(requests))
 
     @property
     def rejected_seconds(self) -> float:
@@ -189,6 +193,7 @@ class CostModel:
         whole: float | None = None,
         *,
         bare: bool = False,
+        host: float | None = None,
     ) -> bool:
         """Credit one measured step to the shape that executed; return whether it counted.
 
@@ -196,7 +201,9 @@ class CostModel:
         that both kinds share.
 
         ``seconds`` are without drafting, ``whole`` with it: where drafting is priced apart and that price is
-        as wrong as the others, only the whole step tells the machine's level.
+        as wrong as the others, only the whole step tells the machine's level. ``host`` are those of the whole
+        step that the host was busy for, None where nobody knows: no step of as many requests is priced below
+        them, and one that took no longer kept the device waiting and says nothing of its prices.
 
         The error is split between a factor common to all prices (a machine that is slower as a whole moves
         budgets never visited too) and one a measured point. Both move slowly, every price stays within
@@ -207,6 +214,10 @@ class CostModel:
             return False
         if bare and not self._bare_curves:
             return False
+        if host is not None:
+            self._floor.learn(requests, host)
+            if host_bound(host, whole or seconds):
+                return False
         executed = float(self._executed(tokens, bare=bare))
         corners = self._corners(requests, context, bare=bare)
         measured = sum(weight * curve.at(executed, curve.measured) for curve, weight in corners)

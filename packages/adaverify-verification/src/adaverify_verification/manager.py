@@ -184,8 +184,7 @@ class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
         entry = Entry(state, creditable=state.other_tokens == 0 or self.options.mixed_tiers)
         self._ledger.open(state.step, entry)
         whole = self._pin(state)
-        fault = self._live.fault(state.step)
-        if fault is not None:
+        if (fault := self._live.fault(state.step)) is not None:
             # Counted whatever is planned: without prices, too, the signal is what has to be mended.
             self._note(entry, fault.name)
         if self.options.mode == "none":
@@ -368,9 +367,10 @@ class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
                 tokens=outcome.emitted,
             )
         if self.options.online and entry.creditable and outcome.seconds is not None and plan.requests:
-            seconds = verification_seconds(outcome, outcome.seconds, plan, self.cost)
-            strayed, context, bare = self.cost.strayed, context_of(entry.state), self._runs_bare(entry.state)
-            self.cost.refresh(plan.tier, plan.requests, context, seconds, outcome.seconds, bare=bare)
+            strayed, state = self.cost.strayed, entry.state
+            times = verification_seconds(outcome, outcome.seconds, plan, self.cost), outcome.seconds
+            bare, host = self._runs_bare(state), outcome.host_seconds
+            self.cost.refresh(plan.tier, plan.requests, context_of(state), *times, bare=bare, host=host)
             if self.cost.strayed != strayed:
                 self._note(entry, "table-agrees-again" if strayed else "table-left-bounds")
                 change = "planned again" if strayed else "full"
