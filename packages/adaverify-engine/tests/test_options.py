@@ -6,6 +6,7 @@ import pytest
 
 from adaverify_contracts import EngineError
 from adaverify_engine import EngineOptions, Sampling
+from adaverify_engine.options import prefill_chunk_on
 
 
 @pytest.mark.parametrize(
@@ -83,3 +84,11 @@ def test_pool_covers_every_worst_case_by_default():
     options = EngineOptions(max_requests=3, draft_tokens=4, max_model_len=60, page_size=16)
     assert options.limits.table_width == 4
     assert options.pool_pages == 13
+
+
+@pytest.mark.parametrize(
+    ("device", "chunk"), [("cpu", 256), ("cpu:0", 256), ("cuda", 4096), ("cuda:1", 4096)]
+)
+def test_prompts_are_read_in_few_steps_on_an_accelerator(device, chunk):
+    """A step with a prompt in it is no captured one."""
+    assert prefill_chunk_on(device) == chunk

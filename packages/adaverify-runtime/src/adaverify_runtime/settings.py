@@ -234,8 +234,12 @@ class EngineSettings(_Section):
         le=_INT32,
         description="an int in 2 .. 2147483647: KV pages with the null page; unset means enough for all",
     )
-    prefill_chunk: int = Field(
-        default=256, ge=1, le=_LENGTH, description="an int in 1 .. 1073741824: most prompt tokens in one step"
+    prefill_chunk: int | None = Field(
+        default=None,
+        ge=1,
+        le=_LENGTH,
+        description="an int in 1 .. 1073741824: most prompt tokens in one step; unset means 256 on a CPU and "
+        "4096 on an accelerator",
     )
     seed: int = Field(default=0, ge=0, le=_INT64, description="an int in 0 .. 9223372036854775807")
     dtype: Literal["float32", "bfloat16"] = Field(default="bfloat16", description="float32 or bfloat16")

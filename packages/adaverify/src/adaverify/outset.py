@@ -23,6 +23,7 @@ from adaverify_contracts import (
     UnknownNameError,
 )
 from adaverify_engine import EngineOptions
+from adaverify_engine.options import prefill_chunk_on
 from adaverify_engine.profiling import fingerprint
 from adaverify_runtime import (
     Mode,
@@ -231,15 +232,16 @@ def longest_of(settings: Settings, geometry: ModelGeometry | None) -> int | None
 
 def _options(choice: Choice, settings: Settings) -> EngineOptions:
     preset = settings.engine
+    device = usable_device(settings.device.name if choice.device is None else choice.device)
     return EngineOptions(
         max_requests=preset.max_requests,
         draft_tokens=preset.draft_tokens if choice.draft_tokens is None else choice.draft_tokens,
         max_model_len=preset.max_model_len,
         page_size=preset.page_size,
         num_pages=preset.num_pages,
-        prefill_chunk=preset.prefill_chunk,
+        prefill_chunk=preset.prefill_chunk or prefill_chunk_on(device),
         seed=preset.seed if choice.seed is None else choice.seed,
-        device=usable_device(settings.device.name if choice.device is None else choice.device),
+        device=device,
         dtype=choice.dtype or preset.dtype,
     )
 
