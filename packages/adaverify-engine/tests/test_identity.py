@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from adaverify_engine import Sampling
+from adaverify_engine.inputs import ROWS, whole_rows
 
 MODES = ("none", "fixed", "adaptive")
 
@@ -43,11 +44,28 @@ def test_padding_to_tiers_changes_no_token(make_engine, tiny):
     plain = run(make_engine("none", model=model), prompts, Sampling(max_tokens=30))
     for mode in ("fixed", "adaptive"):
         engine = make_engine(mode, model=model)
-        engine.verifier.manager.set_tiers((1, 7, 13, 24))
+        engine.verifier.manager.set_tiers((1, 24))
         model.calls.clear()
         padded = run(engine, prompts, Sampling(max_tokens=30))
         assert all(tiny.same(a, b) for a, b in zip(plain, padded, strict=True))
-        assert model.calls.count(7) + model.calls.count(13) > 5
+        # No step of four requests with their drafts needs more than 24 rows, and few need more than 16.
+        assert model.calls.count(whole_rows(24)) > 5
+
+
+def test_a_cpu_computes_few_numbers_of_rows(make_engine, tiny):
+    """Each number of rows it had not met cost oneDNN a tenth of a step; what is padded reaches no token."""
+    model = tiny.Decoder()
+    run(make_engine("adaptive", model=model, max_requests=6), tiny.prompts(9), Sampling(max_tokens=30))
+    assert {rows for rows in model.calls if rows % ROWS} <= {1, 2, 4, 8}
+
+
+@pytest.mark.parametrize(
+    ("count", "rows"),
+    [(0, 0), (1, 1), (2, 2), (3, 4), (5, 8), (8, 8), (9, 16), (16, 16), (17, 32), (385, 400)],
+)
+def test_rows_are_powers_of_two_and_then_whole_tiles(count, rows):
+    """Up to eight rows the weights are the traffic, and a request alone should not compute sixteen."""
+    assert whole_rows(count) == rows
 
 
 @pytest.mark.parametrize("mode", MODES)

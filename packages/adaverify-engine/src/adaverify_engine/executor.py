@@ -13,7 +13,7 @@ from adaverify_contracts import DraftBatch, Plan, TappedModel, TargetModel
 from adaverify_engine.acceptance import Sequences, Verdict, judge
 from adaverify_engine.attention import ChunkAttention, DecodeAttentionChoice, StepAttention
 from adaverify_engine.cache import PagedCache
-from adaverify_engine.inputs import StepBuffers, TokenInputs, prefill_tokens
+from adaverify_engine.inputs import StepBuffers, TokenInputs, prefill_tokens, whole_rows
 from adaverify_engine.options import EngineOptions
 from adaverify_engine.penalties import penalised
 from adaverify_engine.request import Request
@@ -96,15 +96,19 @@ class Executor:
             ChunkAttention(table[chunk.request.slot], chunk.start, chunk.length, self._group, self.cache)
             for chunk in work.chunks
         ]
-        attend = StepAttention(self.cache, inputs.slots, decode, width, chunks, self._group)
+        padding = self._padding(len(inputs.ids))
+        inputs = inputs.padded(padding)
+        attend = StepAttention(self.cache, inputs.slots, decode, width, chunks, self._group, padding)
         hidden, features = self._pass(inputs, attend)
         if not work.chunks:
-            return Passed(self._logits(hidden), features)
+            return Passed(self._logits(hidden)[:width], features)
         deciding = self._deciding(work, width)
+        count = len(deciding)
         if not deciding:
             return Passed(torch.zeros((0, self._model.geometry.vocabulary), device=self._device))
+        deciding += deciding[-1:] * self._padding(count)
         at = torch.tensor(deciding, dtype=torch.int64, device=self._device)
-        return Passed(self._logits(hidden[at]), None if features is None else features[at])
+        return Passed(self._logits(hidden[at])[:count], None if features is None else features[at[:count]])
 
     @property
     def model(self) -> TargetModel:
@@ -192,6 +196,10 @@ class Executor:
 
     def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
         return self._returned.logits(self._model.logits(hidden), len(hidden))
+
+    def _padding(self, rows: int) -> int:
+        """Return how many rows more a product of ``rows`` computes where few numbers of rows are cheap."""
+        return whole_rows(rows) - rows if self._device.type == "cpu" else 0
 
     def _longest_query(self, staged: Staged, plan: Plan) -> int:
         if self._device.type == "cpu":

@@ -15,7 +15,7 @@ from adaverify_contracts import Capability, DraftBatch, EngineError, ModelGeomet
 from adaverify_contracts.describing import describe
 from adaverify_engine.drafters.reading import ReadingDrafter
 from adaverify_engine.engine import Engine
-from adaverify_engine.forced import forced_plan
+from adaverify_engine.forced import forced_plan, ranked_counts
 from adaverify_engine.options import EngineOptions, Sampling
 from adaverify_engine.pipeline import DecodePipeline
 from adaverify_engine.request import Request
@@ -119,7 +119,7 @@ def profile_engine(
     """Return measured seconds of decode steps by (tokens, requests, context).
 
     A run is what a step does between drafting and emission: staging, the model pass over the cache at that
-    context, logits and acceptance. Draft tokens are spread over the requests at random, as trimming does.
+    context, logits and acceptance. Draft tokens are spread over the requests as trimming does.
     Drafting is measured apart.
 
     Args:
@@ -355,10 +355,9 @@ class _Runner:
         return request
 
     def _drafts(self, requests: int, count: int) -> DraftBatch:
-        """Return ``count`` draft tokens spread at random, each request 0 .. K."""
+        """Return ``count`` draft tokens, each request 0 .. K of them."""
         width = self._engine.options.draft_tokens
-        owner = self._random.permutation(np.repeat(np.arange(requests), width))[:count]
-        scheduled = np.bincount(owner, minlength=requests).astype(np.int64)
+        scheduled = ranked_counts(self._random, requests, width, count)
         tokens = torch.from_numpy(self._random.integers(0, self._ids, size=(requests, width)))
         tokens[torch.arange(width) >= torch.from_numpy(scheduled)[:, None]] = -1
         device = self._engine.options.device

@@ -24,6 +24,7 @@ class StepAttention:
         decode_tokens: padded decode tokens.
         chunks: attention of the chunks, in token order.
         group: query heads of one KV head.
+        padding: tokens behind all of these, which attend to nothing.
     """
 
     def __init__(
@@ -34,9 +35,11 @@ class StepAttention:
         decode_tokens: int,
         chunks: Sequence[ChunkAttention],
         group: int,
+        padding: int = 0,
     ) -> None:
         self._cache, self._slots, self._decode = cache, slots, decode
         self._decode_tokens, self._chunks, self._group = decode_tokens, chunks, group
+        self._padding = padding
 
     def __call__(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
@@ -54,6 +57,8 @@ class StepAttention:
             for chunk in self._chunks:
                 parts.append(chunk(layer, query[at : at + chunk.length]))
                 at += chunk.length
+            if self._padding:
+                parts.append(query.new_zeros(query[at:].shape))
             return parts[0] if len(parts) == 1 else torch.cat(parts)
         except (RuntimeError, TypeError, ValueError, LookupError, AttributeError) as error:
             # Asked only once it has gone wrong: what a layer passes costs the step no check.
