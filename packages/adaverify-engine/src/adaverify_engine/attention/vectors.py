@@ -27,7 +27,7 @@ class HeadVectors:
     def gather(self, query: torch.Tensor) -> torch.Tensor:
         """Return [R x kv_heads x group x Q, head_dim] of query [T, heads, head_dim]."""
         heads = query.shape[1]
-        vectors, token, head = _as_vectors(query)
+        vectors, (token, head) = _as_vectors(query)
         if self._there is None or self._there[0] != (heads, token, head):
             at = self._cells.token.view(self._requests, 1, self._cells.queries) * token
             at = at + torch.arange(heads, device=at.device)[:, None] * head
@@ -37,7 +37,7 @@ class HeadVectors:
     def scatter(self, out: torch.Tensor) -> torch.Tensor:
         """Return [T, heads, head_dim] of out [R, kv_heads, group x Q, head_dim]."""
         _, kv_heads, _, dim = out.shape
-        vectors, request, head, place = _as_vectors(out)
+        vectors, (request, head, place) = _as_vectors(out)
         if self._back is None or self._back[0] != (kv_heads, request, head, place):
             row, query = self._cells.cell // self._cells.queries, self._cells.cell % self._cells.queries
             each = torch.arange(kv_heads * self._group, device=row.device)
@@ -47,7 +47,7 @@ class HeadVectors:
         return vectors.index_select(0, self._back[1]).view(-1, kv_heads * self._group, dim)
 
 
-def _as_vectors(data: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def _as_vectors(data: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
     """Return ``data`` as [n, head_dim] without a copy, and by how many vectors each axis steps.
 
     A tensor whose vectors do not lie on a grid of whole vectors is copied first.
@@ -59,4 +59,4 @@ def _as_vectors(data: torch.Tensor) -> tuple[torch.Tensor, ...]:
         strides = data.stride()
     steps = [stride // dim for stride in strides[:-1]]
     count = 1 + sum((size - 1) * step for size, step in zip(data.shape[:-1], steps, strict=True))
-    return (data.as_strided((count, dim), (dim, 1)), *steps)
+    return data.as_strided((count, dim), (dim, 1)), steps
