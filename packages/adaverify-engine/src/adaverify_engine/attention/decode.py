@@ -15,7 +15,6 @@ from torch.nn.functional import scaled_dot_product_attention
 from adaverify_contracts import DecodeRows, ceil_div
 from adaverify_engine.attention.cells import locate
 from adaverify_engine.attention.runs import Run, arithmetic_runs, consecutive
-from adaverify_engine.attention.vectors import HeadVectors
 from adaverify_engine.cache import PagedCache
 
 MAX_VIEWS = 4
@@ -73,7 +72,6 @@ class DecodeAttention:
         cells = self._requests * queries
         full = table.device.type == "cpu" and len(rows.token_slot) == cells
         self._dense = full and bool((self._cells.token == torch.arange(cells)).all())
-        self._vectors = HeadVectors(self._cells, self._requests, group)
 
     def __call__(self, layer: int, query: torch.Tensor) -> torch.Tensor:
         """Return [T, heads, head_dim] for query [T, heads, head_dim]."""
@@ -110,17 +108,15 @@ class DecodeAttention:
     def _stack(self, query: torch.Tensor) -> torch.Tensor:
         """Return [R, kv_heads, group x Q, head_dim]."""
         _, heads, dim = query.shape
-        if self._dense:
-            shape = (self._requests, self._cells.queries, heads // self._group, self._group, dim)
-            return query.view(shape).permute(0, 2, 3, 1, 4).reshape(shape[0], shape[2], -1, dim)
-        return self._vectors.gather(query).view(self._requests, heads // self._group, -1, dim)
+        shape = (self._requests, self._cells.queries, heads // self._group, self._group, dim)
+        grid = (query if self._dense else query.index_select(0, self._cells.token)).view(shape)
+        return grid.permute(0, 2, 3, 1, 4).reshape(shape[0], shape[2], -1, dim)
 
     def _unstack(self, out: torch.Tensor) -> torch.Tensor:
         requests, kv_heads, _, dim = out.shape
-        if not self._dense:
-            return self._vectors.scatter(out)
         grid = out.view(requests, kv_heads, self._group, self._cells.queries, dim).permute(0, 3, 1, 2, 4)
-        return grid.reshape(requests * self._cells.queries, kv_heads * self._group, dim)
+        flat = grid.reshape(requests * self._cells.queries, kv_heads * self._group, dim)
+        return flat if self._dense else flat.index_select(0, self._cells.cell)
 
     def _plan(self, table: torch.Tensor, max_kv_len: int) -> tuple[_Group, ...]:
         if table.device.type != "cpu":
