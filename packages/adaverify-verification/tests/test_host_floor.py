@@ -55,12 +55,14 @@ def test_a_step_is_its_hosts_where_the_host_hardly_waited(busy, bound):
 
 
 def test_no_budget_pays_where_the_host_takes_longest(build):
-    """512 requests on a card: both kinds of step took the host's time, and the trimmed ones bought less."""
+    """Every step takes the host's time, and a trimmed one buys less; counted, and not probed."""
     table = build.table(device, (16,), 128)
     assert device(128) < 0.050
-    loop = build.loop(build.manager(table, online=True), device, host=0.050)
+    loop = build.loop(build.manager(table, online=True, explore_share=0.01), device, host=0.050)
     late = served(loop, 60)[-40:]
     assert {plan.state for plan in late} == {PlanState.FULL}
+    assert not [plan.reason for plan in late if "exploring" in plan.reason]
+    assert loop.manager.counters["host-bound"] == 60
     assert late[-1].predicted_seconds == pytest.approx(0.050)
     # Device prices were taught nothing by the host's times: they are the table's, and inside its bounds.
     loop.host = 0.0001

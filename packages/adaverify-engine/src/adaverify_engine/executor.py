@@ -101,7 +101,7 @@ class Executor:
         attend = StepAttention(self.cache, inputs.slots, decode, width, chunks, self._group, padding)
         hidden, features = self._pass(inputs, attend)
         if not work.chunks:
-            return Passed(self._logits(hidden)[:width], features)
+            return Passed(self._logits(hidden)[:width], None if features is None else features[:width])
         deciding = self._deciding(work, width)
         count = len(deciding)
         if not deciding:

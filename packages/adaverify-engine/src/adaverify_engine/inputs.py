@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FEW = 8
 ROWS = 16
 """A CPU's matrix tiles hold as many rows. oneDNN prepares a product anew for each number of rows that it has
-not met lately: 11 to 19 ms for the four kinds of a SmolLM2 layer in bfloat16, where all 120 of a step take 20
+not met lately: 6 to 19 ms for the four kinds of a SmolLM2 layer in bfloat16, where all 120 of a step take 20
 (60 to 99 rows, two cores)."""
 
 

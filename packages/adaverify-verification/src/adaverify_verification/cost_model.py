@@ -27,9 +27,9 @@ STRAY_STEPS = 32
 REBASE_STEPS = 96
 STRAYED = "measured step times left the table's bounds, profile again"
 # The share of a step's error that moves all prices at once. Large: a common factor chooses no budget, and
-# what it does not follow is taken for the price of the size that ran. On a shared machine, whose speed moves
-# by a third within seconds, 0.05 left errors of 0.172 (rms of logs) where 0.25 leaves 0.144, and full steps
-# were 0.10 faster than priced where they are 0.02 (120 recorded steps of 12 to 16 requests).
+# what it does not follow is taken for the price of the size that ran. With 0.05, on a shared machine whose
+# speed moves by a third within seconds, full steps were 10 % faster than priced, and with 0.25 the same
+# recorded times (35 full steps among 120) leave 2 %.
 COMMON_RATE = 0.25
 
 Corners = list[tuple[PricedCurve, float]]
@@ -130,8 +130,13 @@ class CostModel:
         return not self._usable and self.table is not None and not self.strayed
 
     def untried(self, executed: int, requests: int, context: float) -> bool:
-        """Return whether too few steps of this size were credited to trust its price against the others'."""
+        """Return whether too few steps of this size were credited to trust its price against the others'.
+
+        A price that is the host's own time is not the table's word, and no step of the size could teach it.
+        """
         if not self.online or self.table is None:
+            return False
+        if self._floor.binds(self.executed_seconds(np.array([executed]), requests, context), requests):
             return False
         return all(curve.visits_at(executed) < YOUNG for curve, _ in self._corners(requests, context))
 
@@ -158,8 +163,7 @@ class CostModel:
         for curve, weight in others:
             total += weight * curve.prices(executed)
         total *= math.exp(self._scale)
-        floor = self._floor.seconds(requests)
-        return np.maximum(total, floor) if floor else total
+        return self._floor.under(total, requests)
 
     def draft_seconds(self, requests: int) -> float:
         """Return the seconds of drafting for ``requests``, 0.0 where the table does not price it apart."""
@@ -206,7 +210,8 @@ class CostModel:
         them, and one that took no longer kept the device waiting and says nothing of its prices.
 
         The error is split between a factor common to all prices (a machine that is slower as a whole moves
-        budgets never visited too) and one a measured point. Both move slowly, every price stays within
+        budgets never visited too) and one a measured point. The first follows within a few steps, the second
+        slowly; every price stays within
         [0.5, 2] of the measured one, and curves stay never falling. A sustained run of steps outside those
         bounds sets ``strayed``; when they stay faster, the whole table is brought down to them.
         """

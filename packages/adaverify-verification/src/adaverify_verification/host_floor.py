@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 # Weight of the newest step.
 MEMORY = 0.1
 # One step counts at most this many times what is expected of it, so that a pause is not taken for work.
@@ -30,6 +32,16 @@ class HostFloor:
     def seconds(self, requests: int) -> float:
         """Return the least seconds of a step of ``requests``; 0.0 where none were served."""
         return self._means.get(requests.bit_length(), 0.0) * requests
+
+    def under(self, prices: np.ndarray, requests: int) -> np.ndarray:
+        """Return ``prices`` [any shape] of steps of ``requests``, none below the floor."""
+        floor = self.seconds(requests)
+        return np.maximum(prices, floor) if floor else prices
+
+    def binds(self, prices: np.ndarray, requests: int) -> bool:
+        """Return whether all of ``prices`` are the floor itself."""
+        floor = self.seconds(requests)
+        return bool(floor) and bool((prices <= floor).all())
 
 
 def host_bound(busy: float, seconds: float) -> bool:

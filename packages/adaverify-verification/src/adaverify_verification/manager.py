@@ -33,7 +33,7 @@ from adaverify_verification.law import LawRule, Pins
 from adaverify_verification.ledger import Entry, Ledger
 from adaverify_verification.live import LiveConfidences
 from adaverify_verification.options import ManagerOptions
-from adaverify_verification.outcomes import misfits_of, require_kinds, verification_seconds
+from adaverify_verification.outcomes import misfits_of, remarks_on, require_kinds, verification_seconds
 from adaverify_verification.parts import (
     require_note,
     require_open,
@@ -341,9 +341,7 @@ class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
             self._require_open()
         notes = [] if entry is None else entry.notes
         misfits = misfits_of(outcome, plan, None if entry is None else entry.state)
-        named = list(misfits)
-        if np.count_nonzero(np.isfinite(outcome.scores)) < outcome.scores.size:
-            named.append("invalid-scores")
+        named = [*misfits, *remarks_on(outcome)]
         if not misfits:
             named += containment.learn(self.signal, outcome)
         if named:

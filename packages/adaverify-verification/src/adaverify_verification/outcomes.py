@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from adaverify_contracts import Plan, PlanError, StepOutcome, StepState
 from adaverify_verification.cost_model import CostModel
+from adaverify_verification.host_floor import host_bound
 from adaverify_verification.live import same_requests, same_values
 
 
@@ -39,6 +42,16 @@ def misfits_of(outcome: StepOutcome, plan: Plan, state: StepState | None) -> tup
         ("emitted-not-verified", state is not None and outcome.emitted > _most_emitted(outcome, state)),
     )
     return tuple(name for name, wrong in checks if wrong)
+
+
+def remarks_on(outcome: StepOutcome) -> tuple[str, ...]:
+    """Return what is worth counting of an outcome that teaches all the same, by name."""
+    scores, seconds, host = outcome.scores, outcome.seconds, outcome.host_seconds
+    checks = (
+        ("invalid-scores", np.count_nonzero(np.isfinite(scores)) < scores.size),
+        ("host-bound", bool(seconds) and host is not None and host_bound(host, seconds or 0.0)),
+    )
+    return tuple(name for name, found in checks if found)
 
 
 def verification_seconds(outcome: StepOutcome, seconds: float, plan: Plan, cost: CostModel) -> float:
