@@ -93,13 +93,15 @@ def test_table_rows_start_16_bytes_apart(kit):
 
 @pytest.mark.parametrize("backend", ["torch", "triton"])
 def test_the_schedule_is_rebuilt_with_the_rows(kit, backend):
-    """One build gives rows and the schedule of their clamped lengths."""
+    """One build gives rows and the schedule of their clamped lengths, padding rows left out."""
     schedule = TailHeavySchedule(LIMITS, kit.device, 4, backend=backend, split=4)
     builder = kit.builders["paired"]("paired", LIMITS, kit.device, backend=backend, schedule=schedule)
     for seq_lens in ([16, 9], [3, 0]):
         rows = builder.build(kit.batch(seq_lens, [2, 1], 4, LIMITS))
         assert rows.schedule.data_ptr() == builder.buffers["schedule"].data_ptr()
-        assert torch.equal(rows.schedule, schedule_tail_heavy(rows.schedule_lens, 4, split=4))
+        want = schedule_tail_heavy(rows.schedule_lens, 4, split=4, row_lens=rows.row_lens)
+        assert torch.equal(rows.schedule, want)
+        assert rows.schedule[-1, 0] < rows.rows
 
 
 @pytest.mark.parametrize("backend", ["torch", "triton"])

@@ -30,7 +30,7 @@ CHILD = textwrap.dedent(
         "flatten": {k: v for k, v in ROWS.items() if k != "REQUESTS"} | {"QUERY": 8, "WHOLE_REQUEST": True},
         "paired": ROWS,
         "uniform": ROWS | {"SLOTS": 8},
-        "tail_heavy": dict(ROWS=2048, SPLIT=256, ATOMS=1),
+        "tail_heavy": dict(ROWS=2048, SPLIT=256, ATOMS=1, CUT=True),
         "head_heavy": dict(ROWS=2048, SPLIT=256, ROW_GROUP=4, RUNS=True),
         "paired_units": dict(ROWS=2048, SPLIT=256),
         "mask_logits": dict(COLUMNS=4096),

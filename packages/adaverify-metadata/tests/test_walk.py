@@ -107,6 +107,25 @@ def test_the_tail_heavy_schedule_covers_each_split_once(lens, slots, atoms):
 
 @settings(max_examples=80, deadline=None)
 @given(
+    lens=st.lists(st.one_of(st.just(0), st.integers(0, 2000)), min_size=1, max_size=24),
+    padding=st.integers(0, 9),
+    slots=st.sampled_from([1, 4, 16, 78, 132]),
+    atoms=st.sampled_from([1, 2]),
+)
+def test_padding_rows_are_never_walked(lens, padding, slots, atoms):
+    """Rows behind the last that is not empty get no task; empty ones in front of it one dummy each."""
+    true = torch.tensor([*lens, *[0] * padding])
+    schedule = schedule_tail_heavy(true.clamp(min=1), slots, atoms=atoms, row_lens=true)
+    walk = walk_tail_heavy(schedule, true, atoms=atoms)
+    assert walk.runaways == ()
+    units = [splits(length) for length in lens for _ in range(atoms)]
+    assert walk.done == Counter({(unit, s): 1 for unit, n in enumerate(units) for s in range(n)})
+    last = max((unit for unit, n in enumerate(units) if n), default=-1)
+    assert walk.dummies == units[: last + 1].count(0)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
     runs=st.lists(st.tuples(st.integers(1, 5), st.integers(0, 6000)), min_size=1, max_size=8),
     slots=st.sampled_from([1, 4, 16, 132, 148]),
     clamp=st.sampled_from([0, 1]),

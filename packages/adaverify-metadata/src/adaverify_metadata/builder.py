@@ -138,7 +138,7 @@ class RowBuilder(ABC):
             else:
                 self._launch(batch, width)
             if self._schedule is not None:
-                self._schedule.build(views.schedule_lens, views.request_indices)
+                self._schedule.build(views.schedule_lens, views.request_indices, views.row_lens)
         if self._checked:
             check_rows(views, batch)
         return views

@@ -24,8 +24,16 @@ class RowSchedule(Protocol):
         """The static tensor, int32 [slots + 1, 2]; its address never changes."""
         ...
 
-    def build(self, lens: torch.Tensor, request_indices: torch.Tensor | None = None) -> torch.Tensor:
-        """Rewrite and return the schedule for schedule lengths int32 [M, N]; launch-only."""
+    def build(
+        self,
+        lens: torch.Tensor,
+        request_indices: torch.Tensor | None = None,
+        row_lens: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Rewrite and return the schedule for schedule lengths int32 [M, N]; launch-only.
+
+        ``row_lens`` are the true lengths, 0 in padding rows, for rules that leave those out.
+        """
         ...
 
 
@@ -64,15 +72,22 @@ class _StaticSchedule:
         """Processors, or pairs of them, that the schedule feeds."""
         return self._schedule.shape[0] - 1
 
-    def build(self, lens: torch.Tensor, request_indices: torch.Tensor | None = None) -> torch.Tensor:
+    def build(
+        self,
+        lens: torch.Tensor,
+        request_indices: torch.Tensor | None = None,
+        row_lens: torch.Tensor | None = None,
+    ) -> torch.Tensor:
         """Rewrite and return the schedule; launch-only and capturable with the Triton backend.
 
         Args:
             lens: int32 [M, N], contiguous, the rows' *schedule* lengths (at least 1).
             request_indices: int32 [M] where the rule groups rows by request, else None.
+            row_lens: int32 [M, N], contiguous, the true lengths: the tail-heavy rule leaves out the rows
+                behind the last that is not empty; the others schedule all.
 
         Raises:
-            LayoutError: more rows than the limits, or indices that do not fit the lengths.
+            LayoutError: more rows than the limits, or indices or true lengths that do not fit the lengths.
         """
         if lens.dim() != 2 or lens.shape[0] > self._max_rows or not lens.is_contiguous():
             raise LayoutError(
@@ -81,14 +96,23 @@ class _StaticSchedule:
                 allowed=f"contiguous [M, N] with M <= {self._max_rows}",
                 remedy="pass DecodeRows.schedule_lens of a builder with the same limits",
             )
+        if row_lens is not None and (row_lens.shape != lens.shape or not row_lens.is_contiguous()):
+            raise LayoutError(
+                "true lengths do not fit the schedule lengths",
+                arrived=tuple(row_lens.shape),
+                allowed=f"contiguous {tuple(lens.shape)}",
+                remedy="pass DecodeRows.row_lens beside DecodeRows.schedule_lens",
+            )
         if self._launch is None:
-            self._schedule.copy_(self._reference(lens, request_indices))
+            self._schedule.copy_(self._reference(lens, request_indices, row_lens))
         else:
             self._require_indices(lens, request_indices)
-            self._launch(lens, request_indices)
+            self._launch(lens, request_indices, row_lens)
         return self._schedule
 
-    def _reference(self, lens: torch.Tensor, request_indices: torch.Tensor | None) -> torch.Tensor:
+    def _reference(
+        self, lens: torch.Tensor, request_indices: torch.Tensor | None, row_lens: torch.Tensor | None
+    ) -> torch.Tensor:
         raise NotImplementedError
 
     def _require_indices(self, lens: torch.Tensor, request_indices: torch.Tensor | None) -> None:
@@ -135,9 +159,11 @@ class TailHeavySchedule(_StaticSchedule):
             self._require_rows()
             self._launch = prepare_tail_heavy(self._max_rows, self._schedule, split, atoms)
 
-    def _reference(self, lens: torch.Tensor, request_indices: torch.Tensor | None) -> torch.Tensor:
+    def _reference(
+        self, lens: torch.Tensor, request_indices: torch.Tensor | None, row_lens: torch.Tensor | None
+    ) -> torch.Tensor:
         del request_indices
-        return schedule_tail_heavy(lens, self.slots, self._split, self._atoms)
+        return schedule_tail_heavy(lens, self.slots, self._split, self._atoms, row_lens=row_lens)
 
 
 class HeadHeavySchedule(_StaticSchedule):
@@ -172,7 +198,10 @@ class HeadHeavySchedule(_StaticSchedule):
             self._require_rows()
             self._launch = prepare_head_heavy(self._max_rows, self._schedule, split, row_group)
 
-    def _reference(self, lens: torch.Tensor, request_indices: torch.Tensor | None) -> torch.Tensor:
+    def _reference(
+        self, lens: torch.Tensor, request_indices: torch.Tensor | None, row_lens: torch.Tensor | None
+    ) -> torch.Tensor:
+        del row_lens
         return schedule_head_heavy(
             lens, self.slots, request_indices, split=self._split, row_group=self._row_group
         )
@@ -203,7 +232,10 @@ class PairedUnitsSchedule(_StaticSchedule):
             self._require_rows()
             self._launch = prepare_paired_units(self._max_rows, self._schedule, split)
 
-    def _reference(self, lens: torch.Tensor, request_indices: torch.Tensor | None) -> torch.Tensor:
+    def _reference(
+        self, lens: torch.Tensor, request_indices: torch.Tensor | None, row_lens: torch.Tensor | None
+    ) -> torch.Tensor:
+        del row_lens
         indices = self._given(request_indices)
         return schedule_paired_units(lens, self.slots, indices, split=self._split)
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adaverify_contracts import Limits
+from adaverify_contracts import LayoutError, Limits
 from adaverify_metadata import TailHeavySchedule, schedule_tail_heavy
 
 LENS = [300, 0, 1000, 257]
@@ -85,6 +85,47 @@ def test_the_kernel_equals_the_reference(kit, lens, width, slots, atoms, split):
     columns[:, : width - 1] = 77
     builder = TailHeavySchedule(limits, kit.device, slots, backend="triton", atoms=atoms, split=split)
     assert torch.equal(builder.build(columns), schedule_tail_heavy(columns, slots, split, atoms))
+
+
+# true lengths, atoms, slots, pairs, end mark; schedule lengths are max(length, 1)
+CUT = [
+    # Two padding rows behind six splits; the empty row in between counts as one.
+    ([300, 0, 600, 0, 0], 1, 3, [((0, 0), 1), ((1, 0), 1), ((2, 1), 1)], (3, 0)),
+    ([300, 0, 600], 1, 3, [((0, 0), 1), ((1, 0), 1), ((2, 1), 1)], (3, 0)),
+    ([0, 300, 0], 2, 2, [((0, 0), 1), ((2, 1), 1)], (4, 0)),
+    ([0, 0, 0], 1, 4, [((0, 0), 4)], (0, 0)),
+]
+
+
+@pytest.mark.parametrize(("lens", "atoms", "slots", "pairs", "end"), CUT)
+@pytest.mark.parametrize("backend", ["torch", "triton"])
+def test_trailing_empty_rows_are_left_out(kit, backend, lens, atoms, slots, pairs, end):
+    """Empty rows in between keep their split; a batch of nothing gives every slot an empty range."""
+    limits = Limits(max_requests=32, draft_tokens=0, max_model_len=1024, page_size=64)
+    builder = TailHeavySchedule(limits, kit.device, slots, backend=backend, atoms=atoms)
+    builder.schedule.fill_(kit.poison_value)
+    true = torch.tensor(lens, dtype=torch.int32, device=kit.device)[:, None]
+    found = builder.build(true.clamp(min=1), row_lens=true)
+    assert found.tolist() == expand(pairs, end)
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    lens=st.lists(st.sampled_from([0, 0, 1, 256, 700]), min_size=1, max_size=20),
+    width=st.sampled_from([1, 2]),
+    slots=st.sampled_from([1, 4, 7]),
+    atoms=st.sampled_from([1, 2]),
+)
+def test_the_kernel_leaves_out_what_the_reference_does(kit, lens, width, slots, atoms):
+    """By the last column of the true lengths; the earlier one is empty where a pair is half full."""
+    limits = Limits(max_requests=20, draft_tokens=0, max_model_len=1000, page_size=64)
+    true = torch.zeros(len(lens), width, dtype=torch.int32, device=kit.device)
+    true[:, -1] = torch.tensor(lens, dtype=torch.int32, device=kit.device)
+    builder = TailHeavySchedule(limits, kit.device, slots, backend="triton", atoms=atoms)
+    want = schedule_tail_heavy(true.clamp(min=1), slots, atoms=atoms, row_lens=true)
+    assert torch.equal(builder.build(true.clamp(min=1), row_lens=true), want)
+    with pytest.raises(LayoutError, match="true lengths"):
+        builder.build(true.clamp(min=1), row_lens=true[1:])
 
 
 @pytest.mark.parametrize("backend", ["torch", "triton"])

@@ -135,6 +135,23 @@ def test_the_largest_number_of_rows_that_is_allowed(kit, adapters):
     agree(got, full.masked_fill(torch.arange(64, device="cuda") >= lens, MINUS))
 
 
+@pytest.mark.parametrize("tokens", [1, 2])
+@pytest.mark.parametrize("padding", [1, 31, 200])
+def test_padding_rows_left_out_of_the_schedule_change_no_score(kit, adapters, tokens, padding):
+    """The library's walk meets an end mark in front of its last rows, which are masked then."""
+    call = kit.call([0, *EDGES, 300, *[0] * padding], tokens=tokens, device="cuda", width=1000)
+    lens, slots = call.row_lens, adapters[64].slots(tokens)
+    cut = schedule_tail_heavy(lens.clamp(min=1), slots, row_lens=lens)
+    assert cut[-1].tolist() == [14, 0]
+    got = adapters[64](dataclasses.replace(call, schedule=cut))
+    agree(got, reference(call))
+    assert torch.equal(got, adapters[64](call))
+    nothing = kit.call([0] * (padding + 1), tokens=tokens, device="cuda", width=100)
+    empty = schedule_tail_heavy(nothing.row_lens.clamp(min=1), slots, row_lens=nothing.row_lens)
+    assert not empty.any()
+    assert bool((adapters[64](dataclasses.replace(nothing, schedule=empty)) == MINUS).all())
+
+
 @pytest.mark.parametrize("rows", [1, 3, 31, 32, 33, 64, 250])
 def test_our_schedule_equals_the_librarys(adapters, rows):
     """Lengths from 1 on; an all-zero batch has no portable answer. Our Triton kernel and the reference."""

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import torch
 
-ScheduleLaunch = Callable[[torch.Tensor, torch.Tensor | None], None]
-"""``launch(lens, request_indices)`` enqueues one kernel on the current stream; capturable."""
+ScheduleLaunch = Callable[[torch.Tensor, torch.Tensor | None, torch.Tensor | None], None]
+"""``launch(lens, request_indices, row_lens)`` enqueues one kernel on the current stream; capturable."""
 
 MAX_SCHEDULE_ROWS = 16384
 """Rows one program holds: 32 a thread at 16 warps. 2048 requests of 8 tokens; nothing larger has been run."""

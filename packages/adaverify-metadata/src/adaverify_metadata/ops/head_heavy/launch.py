@@ -14,7 +14,10 @@ def prepare_head_heavy(max_rows: int, schedule: torch.Tensor, split: int, row_gr
     kernel = kernel_for("adaverify_metadata.ops.head_heavy.kernel", "head_heavy_kernel", schedule.device)
     slots, block = schedule.shape[0] - 1, next_power_of_two(max_rows)
 
-    def launch(lens: torch.Tensor, request_indices: torch.Tensor | None) -> None:
+    def launch(
+        lens: torch.Tensor, request_indices: torch.Tensor | None, row_lens: torch.Tensor | None
+    ) -> None:
+        del row_lens
         kernel[(slots + 1,)](
             lens,
             lens if request_indices is None else request_indices,

@@ -14,7 +14,10 @@ def prepare_paired_units(max_rows: int, schedule: torch.Tensor, split: int) -> S
     kernel = kernel_for("adaverify_metadata.ops.paired_units.kernel", "paired_units_kernel", schedule.device)
     slots, block = schedule.shape[0] - 1, next_power_of_two(max_rows)
 
-    def launch(lens: torch.Tensor, request_indices: torch.Tensor | None) -> None:
+    def launch(
+        lens: torch.Tensor, request_indices: torch.Tensor | None, row_lens: torch.Tensor | None
+    ) -> None:
+        del row_lens
         kernel[(slots + 1,)](
             lens,
             request_indices,

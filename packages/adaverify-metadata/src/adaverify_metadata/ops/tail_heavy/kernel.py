@@ -5,9 +5,13 @@ import triton.language as tl
 from adaverify_metadata._jit import device
 
 
-@device(do_not_specialize=["rows", "width", "slots"], do_not_specialize_on_alignment=["lens", "schedule"])
+@device(
+    do_not_specialize=["rows", "width", "slots"],
+    do_not_specialize_on_alignment=["lens", "row_lens", "schedule"],
+)
 def tail_heavy_kernel(
     lens: tl.tensor,
+    row_lens: tl.tensor,
     schedule: tl.tensor,
     rows: tl.tensor,
     width: tl.tensor,
@@ -15,13 +19,18 @@ def tail_heavy_kernel(
     ROWS: tl.constexpr,
     SPLIT: tl.constexpr,
     ATOMS: tl.constexpr,
+    CUT: tl.constexpr,
 ) -> None:
     """start(i) = i q + max(0, i - (slots - r)); pair i is the first row whose prefix exceeds start(i).
 
-    Every program sums all rows itself: one scan and two sums each, and no hand-over between programs.
+    With CUT the rows end behind the last one whose true length in ``row_lens`` is not 0. Every program sums
+    all rows itself: one scan and two sums each, and no hand-over between programs.
     """
     slot = tl.program_id(0)
     row = tl.arange(0, ROWS)
+    if CUT:
+        seen = tl.load(row_lens + (row + 1) * width - 1, mask=row < rows, other=0)
+        rows = tl.max(tl.where(seen > 0, row + 1, 0), 0)
     length = tl.load(lens + (row + 1) * width - 1, mask=row < rows, other=0)
     length = tl.maximum(length, 0)
     tasks = (length // SPLIT + (length % SPLIT != 0).to(tl.int32)) * ATOMS

@@ -14,10 +14,13 @@ def prepare_tail_heavy(max_rows: int, schedule: torch.Tensor, split: int, atoms:
     kernel = kernel_for("adaverify_metadata.ops.tail_heavy.kernel", "tail_heavy_kernel", schedule.device)
     slots, block = schedule.shape[0] - 1, next_power_of_two(max_rows)
 
-    def launch(lens: torch.Tensor, request_indices: torch.Tensor | None) -> None:
+    def launch(
+        lens: torch.Tensor, request_indices: torch.Tensor | None, row_lens: torch.Tensor | None
+    ) -> None:
         del request_indices
         kernel[(slots + 1,)](
             lens,
+            lens if row_lens is None else row_lens,
             schedule,
             lens.shape[0],
             lens.shape[1],
@@ -25,6 +28,7 @@ def prepare_tail_heavy(max_rows: int, schedule: torch.Tensor, split: int, atoms:
             ROWS=block,
             SPLIT=split,
             ATOMS=atoms,
+            CUT=row_lens is not None,
             num_warps=schedule_warps(block),
         )
 
