@@ -68,7 +68,7 @@ def measure_arms(deck: Deck, graphs: BodyGraphs, measured: dict[str, Any], tell:
     for number in range(ground.options.repeat):
         shift = number % len(names)
         for name in names[shift:] + names[:shift]:
-            starts = ground.text.starts(requests, number)
+            starts = ground.text.starts(requests, number, ground.options.repeat)
             rounds[name].append(run_round(arms[name], starts, tokens=tokens))
         tell(f"round {number + 1} of {ground.options.repeat}")
     compared = ratios(rounds, deck.limits.draft_tokens)
@@ -82,6 +82,7 @@ def measure_arms(deck: Deck, graphs: BodyGraphs, measured: dict[str, Any], tell:
         "context": deck.context,
         "rounds": ground.options.repeat,
         "tokens_a_round": tokens,
+        "text_passed": tokens * ground.options.repeat / len(ground.text.accepted),
         "arms": {name: summary(found) for name, found in rounds.items()},
         "ratios": compared,
         "counters": dict(deck.verifier.counters),
