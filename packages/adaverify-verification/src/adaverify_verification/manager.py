@@ -28,6 +28,7 @@ from adaverify_verification.assignment import Assigner, Assignment
 from adaverify_verification.captured import CapturedSteps
 from adaverify_verification.cost_model import CostModel
 from adaverify_verification.decision import Choice, Decider
+from adaverify_verification.forecast import Forecast
 from adaverify_verification.lagged import survivals
 from adaverify_verification.law import LawRule, Pins
 from adaverify_verification.ledger import Entry, Ledger
@@ -118,6 +119,7 @@ class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
         self._counts: Counter[str] = Counter()
         self._decider = Decider(policy.factory(), options)
         self._rate = AchievedRate()
+        self._forecast = Forecast()
         self._ledger = Ledger()
         self._relay = make_relay(limits, torch.device(device)) if relay is None else relay
         self._live = LiveConfidences(limits, torch.device(device), self.signal, self._relay)
@@ -288,7 +290,7 @@ class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
         if found.odd is not None:
             self._note(entry, found.odd)
         entry.foreseen = found.foreseen
-        return found.quantised, found.lag
+        return self._forecast.of(found, state), found.lag
 
     def assign(
         self, plan: Plan, scheduled: torch.Tensor, kv_lens: torch.Tensor, padded_tokens: int

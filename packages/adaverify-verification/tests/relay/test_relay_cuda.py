@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from time import perf_counter
+
 import hypothesis
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from adaverify_contracts import CapabilityError, Limits, PlanError
 from adaverify_verification.relay import CudaRelay, make_relay
+from adaverify_verification.relay.cuda import StreamQueue
 
 LIMITS = Limits(3, 2, 128, 16)
 TORN = -99.0
@@ -23,6 +26,7 @@ class LateQueue:
         self.enqueued: dict[int, torch.Tensor] = {}
         self.pending: dict[int, torch.Tensor] = {}
         self.copies = 0
+        self.marked: dict[int, int] = {}
 
     def copy(self, index: int, confidences: torch.Tensor) -> None:
         assert index not in self.pending, "an entry was overwritten before its event fired"
@@ -40,13 +44,29 @@ class LateQueue:
     def fired(self, index: int) -> bool:
         return index not in self.pending
 
+    def blank(self, index: int, rows: int) -> None:
+        assert index not in self.pending, "an entry was marked while it was being written"
+        self.marked[index] = rows * LIMITS.draft_tokens
+
+    def written(self, index: int, rows: int) -> bool:
+        return self.marked[index] == 0
+
     def host(self, index: int) -> np.ndarray:
-        assert index not in self.pending, "an entry was read before its event fired"
+        there = index not in self.pending or self.marked.get(index, 1) == 0
+        assert there, "an entry was read before it was there"
         return self.buffers[index]
+
+    def write(self, index: int, values: int) -> None:
+        """Let the device store so many more of an entry's values, while the step goes on."""
+        self.marked[index] = max(0, self.marked[index] - values)
+        if self.marked[index] == 0:
+            values = (self.pending if index in self.pending else self.enqueued)[index]
+            self.buffers[index, : len(values)] = values.numpy()
 
     def fire(self, index: int) -> None:
         values = self.pending.pop(index)
         self.buffers[index, : len(values)] = values.numpy()
+        self.marked[index] = 0
 
 
 def make(depth: int = 4) -> tuple[CudaRelay, LateQueue]:
@@ -129,6 +149,81 @@ def test_begin_send_launched_is_a_publication():
     found = relay.latest()
     assert (found.step, found.slots.tolist(), found.generations.tolist()) == (4, [2, 0], [7, 8])
     assert found.confidences.tolist() == [[0.5, 0.5]] * 2
+
+
+def send(relay: CudaRelay, step: int, rows: int = 2) -> int | None:
+    """Publish a step as a replay does."""
+    index = relay.begin(step, np.array([step, 1])[:rows], np.array([step + 1000, 2])[:rows])
+    entry = torch.tensor([relay.bin if index is None else index], dtype=torch.int32)
+    relay.send(torch.full((3, 2), float(step)), entry)
+    if index is not None:
+        relay.launched(index)
+    return index
+
+
+def test_a_step_under_way_is_read_when_all_it_sent_is_there():
+    """The values of a graph's begin are read while the graph runs: not while one of them is missing."""
+    relay, queue = make()
+    index = send(relay, 1)
+    queue.write(index, 3)
+    assert relay.latest() is None
+    queue.write(index, 1)
+    assert relay.latest().step == 1 and (relay.latest().confidences == 1.0).all()
+    assert relay.latest(at_most=0) is None
+    queue.fire(index)
+    assert relay.latest().step == 1
+
+
+def test_an_entry_read_early_is_not_written_before_its_event():
+    """Padding rows may still be on their way: what was read is reused only when the step has ended."""
+    relay, queue = make(depth=2)
+    first = send(relay, 1, rows=1)
+    queue.write(first, 2)
+    assert relay.latest().step == 1
+    second = send(relay, 2)
+    assert send(relay, 3) is None and relay.dropped == 1
+    queue.fire(first)
+    queue.write(second, 4)
+    assert relay.latest().step == 2
+    assert send(relay, 4) is None, "the newest is not given up, whatever else has arrived"
+    queue.fire(second)
+    assert send(relay, 5) == first
+
+
+def test_values_that_nobody_asked_for_are_not_taken_for_a_later_step():
+    """What a first replay may write still into an entry begun twice is not this step's."""
+    relay, queue = make()
+    index = relay.begin(1, np.arange(2), np.arange(2))
+    assert send(relay, 2) == index and relay.dropped == 1
+    queue.marked[index] = 0
+    assert relay.latest() is None
+    queue.fire(index)
+    assert relay.latest().step == 2
+
+
+def test_nothing_written_is_read_after_close():
+    """What a step under way sends after close stays unread."""
+    relay, queue = make()
+    index = send(relay, 1)
+    relay.close()
+    queue.write(index, 4)
+    assert relay.latest() is None
+    queue.fire(index)
+    assert relay.latest() is None
+
+
+def test_marks_are_no_values():
+    """Real buffers, no device: each value by itself is missing until any confidence is there."""
+    pinned = torch.zeros(2, 3, 2)
+    queue = StreamQueue.__new__(StreamQueue)
+    queue._bits = [entry.view(np.uint32) for entry in pinned.numpy()]
+    queue.blank(1, 2)
+    assert np.isnan(pinned[1, :2].numpy()).all() and not pinned[0].any() and not pinned[1, 2].any()
+    for row, column, value in ((0, 0, 0.5), (1, 1, float("nan")), (0, 1, 0.0)):
+        pinned[1, row, column] = value
+        assert not queue.written(1, 2)
+    pinned[1, 1, 0] = 1.0
+    assert queue.written(1, 2)
 
 
 def test_a_dropped_step_sends_to_the_bin():
@@ -255,6 +350,27 @@ def test_a_hundred_steps_wait_for_nothing(refusing_waits):
     assert not torch.cuda.current_stream().query() and relay.dropped == 96
     torch.cuda.synchronize()
     assert relay.latest().step == 3
+
+
+@on_the_accelerator
+def test_a_captured_send_is_read_while_its_step_runs():
+    """The rest of the graph takes half a second; what its begin sent is there long before."""
+    relay = make_relay(LIMITS, "cuda", depth=2)
+    confidences = torch.full((2, 2), 0.5, device="cuda")
+    entry = torch.tensor([relay.bin], dtype=torch.int32, device="cuda")
+    relay.send(confidences, entry)
+    index = relay.begin(1, np.arange(2), np.arange(2))
+    entry.fill_(index)
+    torch.cuda.synchronize()
+    relay.send(confidences, entry)
+    torch.cuda._sleep(1_000_000_000)
+    relay.launched(index)
+    begun = perf_counter()
+    while relay.latest() is None and perf_counter() - begun < 5.0:
+        pass
+    assert not torch.cuda.current_stream().query(), "nothing was read before the step had ended"
+    assert (relay.latest().confidences == 0.5).all()
+    torch.cuda.synchronize()
 
 
 @on_the_accelerator

@@ -81,6 +81,8 @@ def test_every_arm_is_what_the_records_say_and_a_step_is_one_launch(ground, requ
         arms = measure_arms(deck, graphs, measured, lambda words: None)["arms"]
         assert all(arm["tokens_per_s"] > 0 for arm in arms.values())
         assert arms["oracle"]["waste"] == 0.0
+        # What a step sends at its begin is read while it runs.
+        assert arms["adaptive"]["lags"].get("1", 0.0) > 0.9
         for one in measure_shares(deck, measured)["budgets"].values():
             for name in ("ours", "published", "published-ahead"):
                 assert one[name]["model_us"] > 0

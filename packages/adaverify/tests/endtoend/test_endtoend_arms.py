@@ -32,6 +32,7 @@ def test_every_arm_accepts_what_the_records_say(deck, priced):
         verified[name] = found.verified / found.steps
         assert found.tokens >= 60
         assert found.seconds == pytest.approx(sum(found.step_seconds))
+        assert found.lags == {1 if name == "adaptive" else None: found.steps}
     assert verified["none"] == 0
     assert [verified[f"fixed-{k}"] for k in range(1, 8)] == [3 * k for k in range(1, 8)]
     assert verified["published-fixed"] == 21

@@ -70,6 +70,9 @@ def test_requests_start_apart_and_walk_through_all_of_the_text(text):
     starts = [text.starts(4, block) for block in range(3)]
     assert all(len(set(one.tolist())) == 4 and one.max() < 400 for one in starts)
     assert len({one[0] for one in starts}) == 3
+    evenly = np.concatenate([text.starts(4, block, 5) for block in range(5)])
+    assert sorted(evenly.tolist()) == list(range(0, 400, 20))
+    assert [text.starts(1, block, 3).tolist() for block in range(3)] == [[0], [133], [266]]
     cursors = Cursors(text, np.array([399, 5]))
     text.accepted[[399, 5]] = 3, 2
     assert cursors.advance(np.array([7, 1])).tolist() == [3, 1]

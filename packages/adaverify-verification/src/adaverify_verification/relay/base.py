@@ -105,6 +105,7 @@ class Relay(Protocol):
 class RingRelay(ABC):
     """A ring of entries, each unused, begun, under way or arrived; subclasses move the bytes.
 
+    An entry that a graph writes may show by itself that its values are there; it is read then.
     An entry is written only when its last copy has arrived, and never while it is the newest arrived one, so
     that a stalled device leaves the reader its last snapshot. When no entry qualifies the publication is
     dropped and counted. The host's share is plain lists and one copy of what is handed in: publish and latest
@@ -132,6 +133,8 @@ class RingRelay(ABC):
         # Made anew by each publication and never written again: its snapshots share them.
         self._slots = [_frozen(())] * depth
         self._generations = [_frozen(())] * depth
+        # Which entries show by themselves that their values are there, before the work behind them is done.
+        self._shows = [False] * depth
         self._begun: int | None = None
         self._published = 0
         self._dropped = 0
@@ -160,7 +163,12 @@ class RingRelay(ABC):
         """Reserve an entry and return its index, None when it is dropped; see ``Relay.begin``."""
         if not len(slots) == len(generations) <= self._limits.max_requests:
             raise self._misfit(slots, generations, None)
-        return self._reserve(step, slots, generations)
+        # What was begun before may have been launched all the same, and would be taken for this step's.
+        shows = self._begun is None
+        index = self._reserve(step, slots, generations)
+        if index is not None and shows:
+            self._shows[index] = self._blank(index, len(slots))
+        return index
 
     def launched(self, index: int) -> None:
         """Say that what fills entry ``index`` is enqueued; see ``Relay.launched``."""
@@ -214,7 +222,7 @@ class RingRelay(ABC):
         """Forget everything published; nothing is readable afterwards."""
         for index, state in enumerate(self._state):
             # What is under way still writes its entry: that one is reused only once it has arrived.
-            self._order[index] = 0
+            self._order[index], self._shows[index] = 0, False
             if state == _ARRIVED:
                 self._state[index] = _UNUSED
 
@@ -234,6 +242,14 @@ class RingRelay(ABC):
     def _has_arrived(self, index: int) -> bool:
         """Return whether the point marked last for entry ``index`` has passed; never waits."""
 
+    def _blank(self, index: int, requests: int) -> bool:
+        """Make entry ``index``, which nothing writes to, show when values arrive; return whether it can."""
+        return False
+
+    def _is_written(self, index: int, requests: int) -> bool:
+        """Return whether all values of an entry that was made blank are there; never waits."""
+        return False
+
     @abstractmethod
     def _read(self, index: int, requests: int) -> np.ndarray:
         """Return a copy of entry ``index``, float32 [requests, K]."""
@@ -244,7 +260,7 @@ class RingRelay(ABC):
             self._dropped += 1
             return None
         self._published += 1
-        self._state[index], self._begun = _BEGUN, index
+        self._state[index], self._begun, self._shows[index] = _BEGUN, index, False
         self._order[index], self._step[index] = self._published, step
         self._slots[index], self._generations[index] = _frozen(slots), _frozen(generations)
         return index
@@ -255,13 +271,23 @@ class RingRelay(ABC):
             self._state[index] = _ARRIVED if self._order[index] else _UNUSED
         return self._state[index]
 
+    def _readable(self, index: int) -> bool:
+        """Return whether an entry under way can be read.
+
+        A step sends its confidences when it begins and its event fires when it has ended: the values of a
+        step under way are there while it runs. To be written again, the entry waits for the event.
+        """
+        if self._shows[index] and self._is_written(index, len(self._slots[index])):
+            return True
+        return self._poll(index) == _ARRIVED
+
     def _newest(self, at_most: int | None) -> int | None:
         """Return the newest arrived entry of a step up to ``at_most``; later ones are not even asked."""
         best: int | None = None
         for index, state in enumerate(self._state):
             if state < _UNDER_WAY or (at_most is not None and self._step[index] > at_most):
                 continue
-            if state == _UNDER_WAY and self._poll(index) != _ARRIVED:
+            if state == _UNDER_WAY and not self._readable(index):
                 continue
             if best is None or self._newer(index, best):
                 best = index

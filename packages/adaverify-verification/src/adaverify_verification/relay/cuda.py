@@ -1,4 +1,4 @@
-"""The relay of an accelerator run: one copy on the run stream into pinned memory, read once it arrived."""
+"""The relay of an accelerator run: one write on the run stream into pinned memory, read once it arrived."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ import torch
 from adaverify_contracts import CapabilityError, Limits
 from adaverify_verification.relay.base import DEFAULT_DEPTH, RingRelay
 from adaverify_verification.relay.send.launch import send
+
+# Bits that no confidence has: a NaN that no arithmetic makes. A value of four bytes is written at once or
+# not at all, so that each tells by itself whether it is there, whatever order the bus brings them in. A
+# signal that passes such a NaN on is read when its event has fired.
+UNWRITTEN = np.uint32(0xFFFFFFFF)
 
 
 class CopyQueue(Protocol):
@@ -31,8 +36,16 @@ class CopyQueue(Protocol):
         """Return whether the event of entry ``index`` has fired; never wait."""
         ...
 
+    def blank(self, index: int, rows: int) -> None:
+        """Mark the first ``rows`` of entry ``index``, which nothing writes to, as not written."""
+        ...
+
+    def written(self, index: int, rows: int) -> bool:
+        """Return whether no value of the first ``rows`` of entry ``index`` is marked any more."""
+        ...
+
     def host(self, index: int) -> np.ndarray:
-        """Return the host buffer of entry ``index``, float32 [max_requests, K]; valid once fired."""
+        """Return the host buffer of entry ``index``, float32 [max_requests, K], once fired or written."""
         ...
 
 
@@ -50,6 +63,7 @@ class StreamQueue:
         whole: np.ndarray = self._pinned.numpy()
         self._entries = [self._pinned[index] for index in range(depth)]
         self._hosts = [whole[index] for index in range(depth)]
+        self._bits = [host.view(np.uint32) for host in self._hosts]
         # By entry and number of rows: at most depth x max_requests small objects.
         self._views: list[dict[int, torch.Tensor]] = [{} for _ in range(depth)]
         self._device = torch.cuda.current_device() if device.index is None else device.index
@@ -82,13 +96,24 @@ class StreamQueue:
         """Return whether the event of entry ``index`` has fired; never wait."""
         return bool(self._events[index].query())  # type: ignore[no-untyped-call]
 
+    def blank(self, index: int, rows: int) -> None:
+        """Mark the first ``rows`` of entry ``index``, which nothing writes to, as not written."""
+        self._bits[index][:rows] = UNWRITTEN
+
+    def written(self, index: int, rows: int) -> bool:
+        """Return whether no value of the first ``rows`` of entry ``index`` is marked any more."""
+        return UNWRITTEN not in self._bits[index][:rows]
+
     def host(self, index: int) -> np.ndarray:
-        """Return the pinned buffer of entry ``index``, float32 [max_requests, K]; valid once fired."""
+        """Return the pinned buffer of entry ``index``, float32 [max_requests, K], once fired or written."""
         return self._hosts[index]
 
 
 class CudaRelay(RingRelay):
-    """Bring confidences to pinned memory on the run stream; the host only asks events whether they fired.
+    """Bring confidences to pinned memory on the run stream; the host only asks whether they are there.
+
+    What a graph sends can be read as soon as it is written, since each value shows it; what is copied, once
+    its event has fired.
 
     Args:
         limits: sizes of the entries.
@@ -127,6 +152,13 @@ class CudaRelay(RingRelay):
 
     def _record(self, index: int) -> None:
         self._queue.record(index)
+
+    def _blank(self, index: int, requests: int) -> bool:
+        self._queue.blank(index, requests)
+        return True
+
+    def _is_written(self, index: int, requests: int) -> bool:
+        return self._queue.written(index, requests)
 
     def _has_arrived(self, index: int) -> bool:
         return self._queue.fired(index)

@@ -1,7 +1,8 @@
 """Stores confidences in the pinned ring, at the entry that a device scalar names.
 
 The ring is host memory that the device can address, so that a store is a posted write over the bus and no
-copy engine takes part. The host reads an entry only after an event recorded behind this kernel has fired.
+copy engine takes part. The host reads an entry when an event recorded behind this kernel has fired, or
+sooner: when none of its values is the mark any more that the host had put there. So stores write through.
 """
 
 from __future__ import annotations
@@ -30,4 +31,4 @@ def send_kernel(
     exists = i < rows * DRAFTS
     row = i // DRAFTS
     values = tl.load(confidences + row * confidence_stride + (i - row * DRAFTS), mask=exists)
-    tl.store(ring + chosen * entry_elements + i, values, mask=exists)
+    tl.store(ring + chosen * entry_elements + i, values, mask=exists, cache_modifier=".wt")

@@ -217,7 +217,8 @@ class OurSteps:
                 remedy="report it with this command; no time was taken",
             )
         self._chooser.learn(landed)
-        return Seen(admitted, accepted, landed.plan.budget, landed.plan.tier, landed.at, landed.waited)
+        plan = landed.plan
+        return Seen(admitted, accepted, plan.budget, plan.tier, landed.at, landed.waited, plan.lag)
 
     def positions(self) -> np.ndarray:
         """Return int64 [R], where the device says that each request stands; waits."""

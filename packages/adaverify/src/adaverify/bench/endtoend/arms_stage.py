@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from statistics import fmean, median
 from typing import Any
@@ -18,6 +19,7 @@ from adaverify.bench.endtoend.baseline import (
 )
 from adaverify.bench.endtoend.curve import table_of
 from adaverify.bench.endtoend.deck import Curve, Deck
+from adaverify.bench.endtoend.ratios import ratios
 from adaverify.bench.endtoend.rounds import Round, Steps, check_arm, run_round
 from adaverify.bench.timing import sample
 
@@ -66,18 +68,21 @@ def measure_arms(deck: Deck, graphs: BodyGraphs, measured: dict[str, Any], tell:
     for number in range(ground.options.repeat):
         shift = number % len(names)
         for name in names[shift:] + names[:shift]:
-            starts = ground.text.starts(requests, number)
+            starts = ground.text.starts(requests, number, ground.options.repeat)
             rounds[name].append(run_round(arms[name], starts, tokens=tokens))
         tell(f"round {number + 1} of {ground.options.repeat}")
     compared = ratios(rounds, deck.limits.draft_tokens)
     for pair, one in compared.items():
         if "median" in one:
-            tell(f"{pair}: {one['median']:.4f} ({one['low']:.4f} to {one['high']:.4f})")
+            rounds_say = f"{one['median']:.4f} ({one['low']:.4f} to {one['high']:.4f})"
+            all_say = f"{one['total']:.4f} ({one['total_low']:.4f} to {one['total_high']:.4f})"
+            tell(f"{pair}: {rounds_say}; all text {all_say}")
     return {
         "requests": requests,
         "context": deck.context,
         "rounds": ground.options.repeat,
         "tokens_a_round": tokens,
+        "text_passed": tokens * ground.options.repeat / len(ground.text.accepted),
         "arms": {name: summary(found) for name, found in rounds.items()},
         "ratios": compared,
         "counters": dict(deck.verifier.counters),
@@ -111,6 +116,7 @@ def summary(rounds: list[Round]) -> dict[str, Any]:
         "steps": steps,
         "verified_a_step": verified / steps,
         "executed_a_step": sum(one.executed for one in rounds) / steps,
+        "lags": _lags(rounds, steps),
         "accepted_length": sum(one.tokens for one in rounds) / (steps * rounds[0].requests),
         "waste": 1.0 - accepted / verified if verified else 0.0,
         "host_us": 1e6 * sum(one.host for one in rounds) / steps,
@@ -118,35 +124,9 @@ def summary(rounds: list[Round]) -> dict[str, Any]:
     }
 
 
-def ratios(rounds: dict[str, list[Round]], drafts: int) -> dict[str, dict[str, float]]:
-    """Return ratios of rates round by round: median and quartiles.
-
-    ``adaptive/best`` is against the best of none and the fixed arms, chosen by its median over all rounds;
-    regrets are against the two oracles. ``gain over ...`` is what adaptive gains over full verification, over
-    what that arm of the published arrangement gains over its own.
-    """
-    rates = {name: np.array([one.tokens / one.seconds for one in found]) for name, found in rounds.items()}
-    plain = ["none", *(f"fixed-{count}" for count in range(1, drafts + 1))]
-    best = max(plain, key=lambda name: float(np.median(rates[name])))
-    full = f"fixed-{drafts}"
-    pairs = {
-        f"adaptive/{full}": ("adaptive", full),
-        "adaptive/none": ("adaptive", "none"),
-        "adaptive/best": ("adaptive", best),
-        "adaptive/oracle-budget": ("adaptive", "oracle-budget"),
-        "adaptive/oracle": ("adaptive", "oracle"),
-        f"{full}/{PUBLISHED_FIXED}": (full, PUBLISHED_FIXED),
-    }
-    for name in (PUBLISHED, PUBLISHED_AHEAD):
-        pairs[f"adaptive/{name}"] = ("adaptive", name)
-        pairs[f"{name}/{full}"] = (name, full)
-        pairs[f"{name}/{PUBLISHED_FIXED}"] = (name, PUBLISHED_FIXED)
-    divided = {name: rates[above] / rates[below] for name, (above, below) in pairs.items()}
-    for name in (PUBLISHED, PUBLISHED_AHEAD):
-        divided[f"gain over {name}"] = divided[f"adaptive/{full}"] / divided[f"{name}/{PUBLISHED_FIXED}"]
-    found: dict[str, dict[str, float]] = {}
-    for name, values in divided.items():
-        one = sample(values.tolist())
-        found[name] = {"median": one.median, "low": one.low, "high": one.high}
-    found["best"] = {"drafts": float(plain.index(best))}
-    return found
+def _lags(rounds: list[Round], steps: int) -> dict[str, float]:
+    """Return the share of steps by the age of the confidences that sized them, the commonest first."""
+    counted: Counter[int | None] = Counter()
+    for one in rounds:
+        counted.update(one.lags)
+    return {"none" if lag is None else str(lag): count / steps for lag, count in counted.most_common()}

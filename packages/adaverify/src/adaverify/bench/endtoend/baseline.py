@@ -8,7 +8,7 @@ records and step times are ours.
 
 As it was published, the confidences of the drafts that a step will verify are copied at the end of the step
 before, the copy is waited for, and only then is the step sized, ranked, laid out and launched. A stronger
-variant launches one step ahead and sizes by the confidences of the step before: nothing on the device waits.
+variant launches one step ahead and sizes by those of the last step that ended: nothing on the device waits.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from adaverify_verification import Assignment
 PUBLISHED = "published"
 """As published: waits for the confidences of the drafts that it is to verify before it launches anything."""
 PUBLISHED_AHEAD = "published-ahead"
-"""The same, launched one step ahead, by the confidences of the step before."""
+"""The same, launched one step ahead, by the confidences of the last step that ended."""
 PUBLISHED_FIXED = "published-fixed"
 """Verifies everything, one step ahead: no confidence is needed, so none is copied or waited for."""
 

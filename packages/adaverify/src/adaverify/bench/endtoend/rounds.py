@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -27,6 +28,7 @@ class Seen:
         admitted: int64 [R]; accepted: int64 [R].
         budget: drafts that were planned; tier: query tokens that were executed.
         at: clock time at which it was read; waited: seconds spent waiting for it.
+        lag: steps from the confidences that its budget read to the step; None where it read none.
     """
 
     admitted: np.ndarray
@@ -35,6 +37,7 @@ class Seen:
     tier: int
     at: float
     waited: float
+    lag: int | None = None
 
 
 class Steps(Protocol):
@@ -77,6 +80,7 @@ class Round:
         seconds: between the reading of the last step that did not count and the last that did.
         step_seconds: between successive readings.
         host: seconds of host work, waits left out; waited: seconds of waiting.
+        lags: how many steps were sized by confidences that old.
     """
 
     requests: int
@@ -89,6 +93,7 @@ class Round:
     step_seconds: list[float] = field(default_factory=list)
     host: float = 0.0
     waited: float = 0.0
+    lags: Counter[int | None] = field(default_factory=Counter)
 
     def count(self, seen: Seen, since: float) -> None:
         """Count a step that was read ``seen.at - since`` seconds after the one before."""
@@ -101,6 +106,7 @@ class Round:
         self.step_seconds.append(seen.at - since)
         self.seconds += seen.at - since
         self.waited += seen.waited
+        self.lags[seen.lag] += 1
 
 
 def run_round(

@@ -70,7 +70,7 @@ def result_of(store: Store, ground: Ground) -> BenchmarkResult:
             "arms, ratio: tokens a second against the fixed arm of all K, round by round, median",
             (
                 "published: waits for the confidences of the drafts it verifies before it launches; "
-                "published-ahead: launched one step ahead, by those of the step before"
+                "published-ahead: launched one step ahead, by those of the last step that ended"
             ),
             "shares, ratio: step time of that form of the published arrangement over ours, same budget",
             "shares, beside_model_us: from the end of a step's model to the begin of the next, by the device",

@@ -41,9 +41,15 @@ class Text:
         """K."""
         return int(self.scores.shape[1])
 
-    def starts(self, requests: int, block: int) -> np.ndarray:
-        """Return int64 [R], first positions of a round's requests: spread evenly, other ones every block."""
+    def starts(self, requests: int, block: int, blocks: int | None = None) -> np.ndarray:
+        """Return int64 [R], first positions of a round's requests: spread evenly, other ones every block.
+
+        Of a known number of ``blocks`` each begins as far behind the one before: together they pass as much
+        of every stretch of text.
+        """
         positions = len(self.accepted)
+        if blocks is not None:
+            return (positions * (block + blocks * np.arange(requests)) // (blocks * requests)) % positions
         # The golden ratio spreads the first few offsets as evenly as any number of them.
         offset = int(positions * (0.6180339887498949 * block % 1.0))
         return (offset + np.arange(requests) * positions // requests) % positions
