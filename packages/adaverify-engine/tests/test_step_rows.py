@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from adaverify_engine import Sampling
-from adaverify_engine.request import Event, FinishReason, prompt_key
+from adaverify_engine.emission import Emission
+from adaverify_engine.events import Events
+from adaverify_engine.request import FinishReason, prompt_key
 
 
 @pytest.mark.parametrize(
@@ -23,7 +26,12 @@ from adaverify_engine.request import Event, FinishReason, prompt_key
 )
 def test_drafts_behind_an_accepted_end_do_not_count(finished, tokens, accepted, judged):
     """Five drafts, judged up to an accepted end token (maths section 10)."""
-    assert Event(0, (7,) * tokens, "", finished).judged(5, accepted) == judged
+    kept = np.array([6, tokens])
+    reasons = {} if finished is None else {1: finished}
+    emission = Emission(kept, 0, Events(np.arange(2), np.full((2, 6), 7), kept, {}, reasons))
+    scheduled = np.array([5, 5])
+    assert emission.judged(scheduled, np.array([5, accepted])).tolist() == [5, judged]
+    assert scheduled.tolist() == [5, 5], "the plan's own array was written to"
 
 
 @pytest.mark.parametrize("replayed", [False, True])

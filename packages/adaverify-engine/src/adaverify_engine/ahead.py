@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from time import perf_counter
@@ -12,9 +12,10 @@ import numpy as np
 
 from adaverify_contracts import StepOutcome
 from adaverify_engine.draft_source import DraftSource
-from adaverify_engine.emission import Decided, emit
+from adaverify_engine.emission import Decided, Emission, emit
+from adaverify_engine.events import Events, joined
 from adaverify_engine.flight import AHEAD, Landed
-from adaverify_engine.pipeline import DecodePipeline
+from adaverify_engine.pipeline import DecodePipeline, BatchRows
 from adaverify_engine.request import Event, Request
 from adaverify_engine.scheduler import Scheduler, Work
 from adaverify_engine.stats import EngineStats, PhaseClock
@@ -22,7 +23,7 @@ from adaverify_engine.stats import EngineStats, PhaseClock
 if TYPE_CHECKING:
     from adaverify_runtime import Verifier
 
-Batch = Landed[tuple[Request, ...]]
+Batch = Landed[BatchRows]
 """A step of these requests, in row order, whose results are on the host."""
 
 
@@ -48,7 +49,7 @@ class Ahead:
 
     def step(
         self, step: int, work: Work, stats: EngineStats, clock: PhaseClock
-    ) -> tuple[list[Event] | None, int]:
+    ) -> tuple[Sequence[Event] | None, int]:
         """Launch ahead and hand out the oldest step under way.
 
         Args:
@@ -63,81 +64,94 @@ class Ahead:
         launched = 0
         if work.decode and not work.chunks and self._ready(step, work):
             while self.pipeline.under_way < AHEAD:
-                requests = self.pipeline.continuing(work.decode)
-                if not requests or not self._launch(step + launched, requests):
+                slots = self.pipeline.continuing(work.slots, self.scheduler.running)
+                if not len(slots) or not self._launch(step + launched, slots):
                     break
                 launched += 1
             clock.mark("plan")
         if not self.pipeline.under_way:
             return None, launched
-        events = self._take(stats, clock)
+        taken = [self._take(stats, clock)]
         if self.scheduler.idle:
             while self.pipeline.under_way:
-                events += self._take(stats, clock)
-        return events, launched
+                taken.append(self._take(stats, clock))
+        return joined(taken), launched
 
-    def _launch(self, step: int, requests: tuple[Request, ...]) -> bool:
+    def _launch(self, step: int, slots: np.ndarray) -> bool:
         started = perf_counter()
-        state, plan = self.pipeline.plan(step, requests, self.scheduler)
+        rows = BatchRows.of(self.scheduler, slots)
+        state, plan = self.pipeline.plan(step, rows, self.scheduler)
         # A step that runs and that nobody knows of would lose its tokens.
         with self.whole():
-            return self.pipeline.launch(state, plan, requests, started)
+            return self.pipeline.launch(state, plan, rows, started)
 
     def _ready(self, step: int, work: Work) -> bool:
-        if not self.drafts.serves([request.slot for request in work.decode]):
+        running = self.scheduler.running
+        if not self.drafts.serves(work.slots):
             self.verifier.manager.note(step, "replay-missed-drafter")
-        elif any(request.sampling.logprobs for request in work.decode):
+        elif running.logprobs[work.slots].any():
             self.verifier.manager.note(step, "replay-missed-logprobs")
-        elif any(request.sampling.penalised for request in work.decode):
+        elif running.penalised[work.slots].any():
             self.verifier.manager.note(step, "replay-missed-penalties")
         else:
             return True
         return False
 
-    def _take(self, stats: EngineStats, clock: PhaseClock) -> list[Event]:
+    def _take(self, stats: EngineStats, clock: PhaseClock) -> Events:
         landed = self.pipeline.read()
         clock.mark("forward")
-        alive = np.array([request.finished is None for request in landed.rows], dtype=bool)
-        judged = landed.state.scheduled.copy()
+        # Rows of requests that ended in the step before are dropped.
+        alive = self.scheduler.running.holds(landed.state.slots, landed.state.generations)
         with self.whole():
-            events = self._hand_out(landed, stats, judged)
+            emission, judged = self._hand_out(landed, alive, stats)
             self.pipeline.drop()
         clock.mark("accept")
-        outcome = _outcome(landed, alive, judged, sum(len(event.tokens) for event in events))
+        outcome = _outcome(landed, alive, judged, emission.tokens)
         self.verifier.observe(outcome, landed.plan)
         stats.count(outcome, alive)
         clock.mark("observe")
-        return events
+        return emission.events
 
-    def _hand_out(self, landed: Batch, stats: EngineStats, judged: np.ndarray) -> list[Event]:
-        """Move every request on; rows of requests that ended in the step before are dropped.
+    def _hand_out(self, landed: Batch, alive: np.ndarray, stats: EngineStats) -> tuple[Emission, np.ndarray]:
+        """Move every request that is ``alive`` bool [R] on; return what was handed out.
 
-        ``judged`` int64 [R], the drafts scheduled, is cut where an accepted one ended its request.
+        With it comes int64 [R], the drafts scheduled, cut where an accepted one ended its request.
         """
-        results = landed.results
-        decided = Decided(results.accepted.tolist(), results.tokens.tolist(), [], results.gaps.tolist())
-        events = []
-        for index, request in enumerate(landed.rows):
-            count = decided.accepted[index] + 1
-            if request.finished is not None:
-                stats.discarded += count
-                continue
-            request.computed += count
-            request.steps += 1
-            event, cut = emit(request, decided, index, None)
-            events.append(event)
-            judged[index] = event.judged(int(judged[index]), count - 1)
-            stats.discarded += cut
-            if event.finished is None:
-                self.drafts.advanced(request.slot, count)
-                continue
-            self.pipeline.forget(request.slot)
-            self.retire(request, landed.state.step)
-        return events
+        results, state, requests = landed.results, landed.state, landed.rows.requests
+        decided, slots = Decided(results.accepted, results.tokens, results.gaps), state.slots
+        rows = np.flatnonzero(alive)
+        whole = len(rows) == len(alive)
+        if not whole:
+            stats.discarded += int((results.accepted[~alive] + 1).sum())
+            decided, slots = decided.of_rows(rows), slots[rows]
+            requests = tuple([requests[row] for row in rows.tolist()])
+        emission = self._advance(requests, slots, decided, state.step)
+        stats.discarded += emission.cut
+        judged = state.scheduled.copy()
+        judged[rows] = emission.judged(judged[rows], decided.accepted)
+        return emission, judged
+
+    def _advance(
+        self, requests: tuple[Request, ...], slots: np.ndarray, decided: Decided, step: int
+    ) -> Emission:
+        running, counts = self.scheduler.running, decided.accepted + 1
+        running.computed[slots] += counts
+        running.steps[slots] += 1
+        emission = emit(running, requests, slots, decided, None)
+        if not emission.ended:
+            self.drafts.advanced_rows(slots, counts)
+            return emission
+        on = np.ones(len(slots), dtype=bool)
+        on[emission.ended] = False
+        self.drafts.advanced_rows(slots[on], counts[on])
+        for row in emission.ended:
+            self.pipeline.forget(requests[row].slot)
+            self.retire(requests[row], step)
+        return emission
 
 
 def _outcome(landed: Batch, alive: np.ndarray, judged: np.ndarray, emitted: int) -> StepOutcome:
-    state, results, requests = landed.state, landed.results, landed.rows
+    state, results, rows = landed.state, landed.results, landed.rows
     return StepOutcome(
         step=state.step,
         slots=state.slots,
@@ -147,11 +161,11 @@ def _outcome(landed: Batch, alive: np.ndarray, judged: np.ndarray, emitted: int)
         accepted=results.accepted,
         scores=results.scores,
         # A request that had ended stands on tokens nobody was given: its labels are of another law.
-        learn=alive & np.array([request.sampling.teaches for request in requests], dtype=bool),
-        sampled=np.array([not request.sampling.greedy for request in requests], dtype=bool),
+        learn=alive & rows.teaches,
+        sampled=rows.sampled,
         emitted=emitted,
         seconds=landed.seconds,
         host_seconds=landed.seconds - landed.waited,
-        keys=np.array([request.key for request in requests], dtype=np.int64),
+        keys=rows.keys,
         judged=judged,
     )

@@ -18,6 +18,7 @@ from adaverify_engine.options import EngineOptions
 from adaverify_engine.penalties import penalised
 from adaverify_engine.request import Request
 from adaverify_engine.returned import Returned
+from adaverify_engine.running import Running
 from adaverify_engine.scheduler import Work
 
 if TYPE_CHECKING:
@@ -155,8 +156,17 @@ class Executor:
         requests: Sequence[Request],
         batch: DraftBatch,
         staged: Staged | None,
+        running: Running,
     ) -> tuple[Verdict, np.ndarray]:
-        """Return the verdict and the admitted drafts int64 [S] of ``requests``, decode requests first."""
+        """Return the verdict and the admitted drafts int64 [S] of ``requests``, decode requests first.
+
+        Args:
+            logits: float32 [N, V].
+            requests: running ones.
+            batch: drafts of the decode requests; staged: their assignment, None where there are none.
+            running: their state by slot.
+        """
+        slots = np.array([request.slot for request in requests], dtype=np.int64)
         decode = len(batch.scheduled)
         finals = len(requests) - decode
         width = self._options.draft_tokens
@@ -168,21 +178,21 @@ class Executor:
             start[:decode] = staged.assignment.query_start_loc[:decode]
         drafts = torch.full((len(requests), width), -1, dtype=torch.int64, device=self._device)
         drafts[:decode] = batch.tokens
-        sampled = any(not request.sampling.greedy for request in requests)
-        by_equality = [not request.sampling.trim_sensitive for request in requests]
-        drawn = batch.probabilities is not None and not all(by_equality)
-        logits = penalised(logits, requests, start, admitted, drafts)
+        sampled, by_equality = running.sampled[slots], ~running.sensitive[slots]
+        drawn = batch.probabilities is not None and not by_equality.all()
+        if running.penalised[slots].any():
+            logits = penalised(logits, requests, start, admitted, drafts)
         sequences = Sequences(
             start=start,
             admitted=admitted,
             drafts=drafts,
             draft_law=_extended(batch.probabilities, finals) if drawn else None,
-            temperature=self._column([request.sampling.temperature for request in requests]),
-            top_p=self._column([request.sampling.top_p for request in requests]),
-            noise=torch.from_numpy(_noise(requests, width)).to(self._device),
-            by_equality=torch.tensor(by_equality, device=self._device) if drawn else None,
+            temperature=self._column(running.temperature[slots]),
+            top_p=self._column(running.top_p[slots]),
+            noise=self._column(_noise(requests, np.flatnonzero(sampled), width)),
+            by_equality=self._column(by_equality) if drawn else None,
         )
-        return judge(logits, sequences, sampled=sampled), admitted.cpu().numpy()
+        return judge(logits, sequences, sampled=bool(sampled.any())), admitted.cpu().numpy()
 
     def _pass(self, inputs: TokenInputs, attend: StepAttention) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return hidden states [T, hidden] and, where somebody reads them, features [T, F]."""
@@ -220,8 +230,8 @@ class Executor:
                 rows.append(at - 1)
         return rows
 
-    def _column(self, values: list[float]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.float32, device=self._device)
+    def _column(self, values: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(values).to(self._device)
 
 
 def _extended(law: torch.Tensor | None, rows: int) -> torch.Tensor | None:
@@ -230,11 +240,18 @@ def _extended(law: torch.Tensor | None, rows: int) -> torch.Tensor | None:
     return torch.cat((law, law.new_zeros((rows, *law.shape[1:]))))
 
 
-def _noise(requests: Sequence[Request], width: int) -> np.ndarray:
-    """Return float64 [S, K + 1, 2] by output position, 0 for greedy requests and past the last position."""
+def _noise(requests: Sequence[Request], drawn: np.ndarray, width: int) -> np.ndarray:
+    """Return float64 [S, K + 1, 2] by output position, 0 for greedy requests and past the last position.
+
+    Args:
+        requests: S requests.
+        drawn: int64 [N], those of them whose tokens are drawn.
+        width: K.
+    """
     noise = np.zeros((len(requests), width + 1, 2))
-    for row, request in enumerate(requests):
-        if request.noise is not None:
-            part = request.noise[request.output_len : request.output_len + width + 1]
-            noise[row, : len(part)] = part
+    for row in drawn.tolist():
+        all_of_it, begin = requests[row].noise, requests[row].output_len
+        assert all_of_it is not None  # noqa: S101 - made with the request
+        part = all_of_it[begin : begin + width + 1]
+        noise[row, : len(part)] = part
     return noise

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from adaverify_engine.flight import Flight, Landed
 from adaverify_engine.options import EngineOptions
 from adaverify_engine.request import Request
 from adaverify_engine.results import ResultRing
+from adaverify_engine.running import Running
 from adaverify_engine.scheduler import Scheduler
 from adaverify_engine.slots import SlotInputs
 from adaverify_engine.whole_step import WholeStep
@@ -24,6 +25,39 @@ from adaverify_engine.whole_step import WholeStep
 if TYPE_CHECKING:
     from adaverify_graphs import CaptureReport
     from adaverify_runtime import Verifier
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRows:
+    """The requests of a step under way, and what learning from it needs when they have left their slots.
+
+    Attributes:
+        requests: R, in row order; slots: int64 [R], theirs.
+        teaches: bool [R]; sampled: bool [R]; sensitive: bool [R]; keys: int64 [R].
+        kv_tokens: KV lengths, certain tokens included, summed; as far as is known at the launch.
+    """
+
+    requests: tuple[Request, ...]
+    slots: np.ndarray
+    teaches: np.ndarray
+    sampled: np.ndarray
+    sensitive: np.ndarray
+    keys: np.ndarray
+    kv_tokens: int
+
+    @classmethod
+    def of(cls, scheduler: Scheduler, slots: np.ndarray) -> BatchRows:
+        """Return the rows of running requests in ``slots`` int64 [R]."""
+        running = scheduler.running
+        return cls(
+            scheduler.owners(slots),
+            slots,
+            running.teaches[slots],
+            running.sampled[slots],
+            running.sensitive[slots],
+            running.keys[slots],
+            int(running.computed[slots].sum()) + len(slots),
+        )
 
 
 class DecodePipeline:
@@ -51,11 +85,12 @@ class DecodePipeline:
         self._step = WholeStep(
             executor, verifier, drafter, self._slots, ring.device_results, drafting=self._drafting
         )
-        self._flight: Flight[tuple[Request, ...]] = Flight(verifier, ring)
+        self._flight: Flight[BatchRows] = Flight(verifier, ring)
         self._device, self._drafter = device, drafter
         # The most requests that a drafting-free graph holds; none until one was captured.
         self._bare_most = 0
-        self._owners: dict[int, Request] = {}
+        # Whose inputs a slot holds on the device, by generation.
+        self._loaded = np.full(options.max_requests, -1, dtype=np.int64)
 
     @property
     def under_way(self) -> int:
@@ -85,41 +120,43 @@ class DecodePipeline:
         self._bare_most = max(self._verifier.bare_tiers, default=0)
         return report
 
-    def continuing(self, requests: Sequence[Request]) -> tuple[Request, ...]:
-        """Return the requests that the steps under way cannot already have brought to their last token."""
-        flying = Counter(id(request) for rows in self._flight.rows for request in rows)
-        return tuple(
-            request for request in requests if request.output_len + flying[id(request)] < request.max_output
-        )
+    def continuing(self, slots: np.ndarray, running: Running) -> np.ndarray:
+        """Return the slots, of int64 [R], that the steps under way cannot have brought to their last token."""
+        flying = running.emitted.copy()
+        for state in self._flight.states:
+            flying[state.slots] += running.generations[state.slots] == state.generations
+        on = flying[slots] < running.most[slots]
+        return slots if on.all() else slots[on]
 
-    def plan(self, step: int, requests: tuple[Request, ...], scheduler: Scheduler) -> tuple[StepState, Plan]:
+    def plan(self, step: int, rows: BatchRows, scheduler: Scheduler) -> tuple[StepState, Plan]:
         """Return a step and its plan; nothing of it runs yet.
 
         Args:
             step: step number.
-            requests: decode requests in row order.
+            rows: its requests.
             scheduler: has generations and pages by slot.
         """
-        for request in requests:
-            if self._owners.get(request.slot) is not request:
-                self._slots.load(request, scheduler.block_table[request.slot])
-                self._owners[request.slot] = request
-        state = self._state(step, requests, scheduler.generations)
+        generations = scheduler.generations[rows.slots]
+        for row in np.flatnonzero(self._loaded[rows.slots] != generations).tolist():
+            request = rows.requests[row]
+            self._slots.load(request, scheduler.block_table[request.slot])
+            self._loaded[request.slot] = generations[row]
+        state = self._state(step, rows, generations)
         return state, self._verifier.plan(state)
 
-    def launch(self, state: StepState, plan: Plan, requests: tuple[Request, ...], started: float) -> bool:
+    def launch(self, state: StepState, plan: Plan, rows: BatchRows, started: float) -> bool:
         """Launch a planned step; False when no captured size serves it.
 
         A launch that is interrupted leaves the device a step ahead of what anybody knows of.
 
         Args:
             state: the step; plan: its plan.
-            requests: its rows.
+            rows: its requests.
             started: clock time at which its planning began.
         """
-        return self._flight.launch(state, plan, requests, started)
+        return self._flight.launch(state, plan, rows, started)
 
-    def read(self) -> Landed[tuple[Request, ...]]:
+    def read(self) -> Landed[BatchRows]:
         """Wait for the oldest step under way and return what it decided; ``drop`` it once that is handed out.
 
         Raises:
@@ -179,23 +216,21 @@ class DecodePipeline:
 
     def forget(self, slot: int) -> None:
         """Drop what is known of the request in ``slot``."""
-        self._owners.pop(slot, None)
+        self._loaded[slot] = -1
 
-    def _state(self, step: int, requests: tuple[Request, ...], generations: np.ndarray) -> StepState:
-        slots = np.array([request.slot for request in requests], dtype=np.int64)
-        sensitive = np.array([request.sampling.trim_sensitive for request in requests], dtype=bool)
-        kv_tokens = sum(request.computed + 1 for request in requests)
-        width = self._options.draft_tokens if self._drafts_now(len(requests), kv_tokens) else 0
+    def _state(self, step: int, rows: BatchRows, generations: np.ndarray) -> StepState:
+        count = len(rows.slots)
+        width = self._options.draft_tokens if self._drafts_now(count, rows.kv_tokens) else 0
         return StepState(
             step=step,
-            slots=slots,
-            generations=generations[slots],
-            scheduled=np.full(len(requests), width, dtype=np.int64),
-            emitting=len(requests),
+            slots=rows.slots,
+            generations=generations,
+            scheduled=np.full(count, width, dtype=np.int64),
+            emitting=count,
             other_tokens=0,
-            kv_tokens=kv_tokens,
-            sampled=bool(sensitive.any()),
-            sampled_requests=sensitive,
+            kv_tokens=rows.kv_tokens,
+            sampled=bool(rows.sensitive.any()),
+            sampled_requests=rows.sensitive,
         )
 
     def _drafts_now(self, requests: int, kv_tokens: int) -> bool:

@@ -68,10 +68,10 @@ class ReadingDrafter(SlotDrafter):
         self._tables[slot].copy_(torch.from_numpy(pages), non_blocking=True)
         self._temperatures[slot].fill_(temperature)
 
-    def keep(self, slots: Sequence[int], features: torch.Tensor, rows: Sequence[int]) -> None:
+    def keep(self, slots: np.ndarray, features: torch.Tensor, rows: np.ndarray) -> None:
         """Keep row ``rows[i]`` of ``features`` [N, F] for slot ``slots[i]``: its last computed position."""
-        if slots:
-            to, at = (torch.tensor(list(part), device=self._device) for part in (slots, rows))
+        if len(slots):
+            to, at = (torch.from_numpy(part).to(self._device) for part in (slots, rows))
             self._features.index_copy_(0, to, features[at])
 
     def keep_accepted(

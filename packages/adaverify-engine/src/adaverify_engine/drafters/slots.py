@@ -24,7 +24,7 @@ class SlotDrafter(ABC):
 
     def __init__(self, limits: Limits, device: torch.device) -> None:
         slots, width, columns = limits.max_requests, limits.draft_tokens, limits.max_kv_len + 1
-        self._width = width
+        self._width, self._columns = width, columns
         self._device = device
         self._drafts = torch.full((slots + 1, width), -1, dtype=torch.int32, device=device)
         self._scores = torch.zeros((slots + 1, width), dtype=torch.float32, device=device)
@@ -54,6 +54,10 @@ class SlotDrafter(ABC):
         """Learn that the device appended ``count`` tokens to the slot by itself."""
         self._lengths[slot] += count
 
+    def advanced_rows(self, slots: np.ndarray, counts: np.ndarray) -> None:
+        """Learn that the device appended ``counts[r]`` tokens to each of ``slots`` int64 [R] by itself."""
+        self._lengths[slots] += counts
+
     def start(self, slot: int, prompt: Sequence[int]) -> None:
         """Begin a request in ``slot``; whatever the slot held before is gone."""
         self._lengths[slot] = 0
@@ -69,6 +73,26 @@ class SlotDrafter(ABC):
         self._state.history[slot, begin:end].copy_(new, non_blocking=True)
         self._state.length[slot].fill_(end)
         self._lengths[slot] = end
+
+    def extend_rows(self, slots: np.ndarray, tokens: np.ndarray, counts: np.ndarray) -> None:
+        """Append the first ``counts[r]`` of ``tokens`` [R, W] to each of ``slots``; two copies for all rows.
+
+        Args:
+            slots: int64 [R], no slot twice; counts: int64 [R].
+            tokens: integers.
+        """
+        begin, total = self._lengths[slots], int(counts.sum())
+        if not total:
+            return
+        # Where each new token goes in the flattened history, and what it is; behind them slots and lengths.
+        real = np.arange(tokens.shape[1]) < counts[:, None]
+        at = ((slots * self._columns + begin)[:, None] + np.arange(tokens.shape[1]))[real]
+        news = np.concatenate((at, tokens[real], slots, begin + counts), dtype=np.int64)
+        sent = torch.from_numpy(news).to(self._device, non_blocking=True)
+        where, what, whose, long = sent.split([total, total, len(slots), len(slots)])
+        self._state.history.view(-1).index_copy_(0, where, what.int())
+        self._state.length.index_copy_(0, whose, long.int())
+        self._lengths[slots] = begin + counts
 
     def propose(self, slots: Sequence[int], room: np.ndarray) -> DraftBatch:
         """Return up to ``room[i]`` tokens for slot i, as device tensors; nothing is read back."""
