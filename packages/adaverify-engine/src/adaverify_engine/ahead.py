@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from adaverify_contracts import StepOutcome
+from adaverify_engine.batch import Batch
 from adaverify_engine.draft_source import DraftSource
 from adaverify_engine.emission import Decided, Emission, emit
 from adaverify_engine.events import Events, joined
 from adaverify_engine.flight import AHEAD, Landed
-from adaverify_engine.pipeline import DecodePipeline, BatchRows
+from adaverify_engine.pipeline import DecodePipeline
 from adaverify_engine.request import Event, Request
 from adaverify_engine.scheduler import Scheduler, Work
 from adaverify_engine.stats import EngineStats, PhaseClock
@@ -23,7 +24,7 @@ from adaverify_engine.stats import EngineStats, PhaseClock
 if TYPE_CHECKING:
     from adaverify_runtime import Verifier
 
-Batch = Landed[BatchRows]
+Read = Landed[Batch]
 """A step of these requests, in row order, whose results are on the host."""
 
 
@@ -62,10 +63,10 @@ class Ahead:
             What was emitted, None when the next step must run eagerly; and how many steps were launched.
         """
         launched = 0
-        if work.decode and not work.chunks and self._ready(step, work):
+        if work.decode and not work.chunks and self._ready(step, work.batch):
             while self.pipeline.under_way < AHEAD:
-                slots = self.pipeline.continuing(work.slots, self.scheduler.running)
-                if not len(slots) or not self._launch(step + launched, slots):
+                batch = self.pipeline.continuing(work.batch, self.scheduler)
+                if not len(batch) or not self._launch(step + launched, batch):
                     break
                 launched += 1
             clock.mark("plan")
@@ -77,25 +78,18 @@ class Ahead:
                 taken.append(self._take(stats, clock))
         return joined(taken), launched
 
-    def _launch(self, step: int, slots: np.ndarray) -> bool:
+    def _launch(self, step: int, batch: Batch) -> bool:
         started = perf_counter()
-        rows = BatchRows.of(self.scheduler, slots)
-        state, plan = self.pipeline.plan(step, rows, self.scheduler)
+        state, plan = self.pipeline.plan(step, batch, self.scheduler)
         # A step that runs and that nobody knows of would lose its tokens.
         with self.whole():
-            return self.pipeline.launch(state, plan, rows, started)
+            return self.pipeline.launch(state, plan, batch, started)
 
-    def _ready(self, step: int, work: Work) -> bool:
-        running = self.scheduler.running
-        if not self.drafts.serves(work.slots):
-            self.verifier.manager.note(step, "replay-missed-drafter")
-        elif running.logprobs[work.slots].any():
-            self.verifier.manager.note(step, "replay-missed-logprobs")
-        elif running.penalised[work.slots].any():
-            self.verifier.manager.note(step, "replay-missed-penalties")
-        else:
-            return True
-        return False
+    def _ready(self, step: int, batch: Batch) -> bool:
+        missed = batch.misses if self.drafts.serves(batch.slots) else "replay-missed-drafter"
+        if missed:
+            self.verifier.manager.note(step, missed)
+        return not missed
 
     def _take(self, stats: EngineStats, clock: PhaseClock) -> Events:
         landed = self.pipeline.read()
@@ -112,22 +106,22 @@ class Ahead:
         clock.mark("observe")
         return emission.events
 
-    def _hand_out(self, landed: Batch, alive: np.ndarray, stats: EngineStats) -> tuple[Emission, np.ndarray]:
+    def _hand_out(self, landed: Read, alive: np.ndarray, stats: EngineStats) -> tuple[Emission, np.ndarray]:
         """Move every request that is ``alive`` bool [R] on; return what was handed out.
 
         With it comes int64 [R], the drafts scheduled, cut where an accepted one ended its request.
         """
         results, state, requests = landed.results, landed.state, landed.rows.requests
         decided, slots = Decided(results.accepted, results.tokens, results.gaps), state.slots
-        rows = np.flatnonzero(alive)
-        whole = len(rows) == len(alive)
-        if not whole:
-            stats.discarded += int((results.accepted[~alive] + 1).sum())
-            decided, slots = decided.of_rows(rows), slots[rows]
-            requests = tuple([requests[row] for row in rows.tolist()])
-        emission = self._advance(requests, slots, decided, state.step)
+        if np.count_nonzero(alive) == len(alive):
+            emission = self._advance(requests, slots, decided, state.step)
+            stats.discarded += emission.cut
+            return emission, emission.judged(state.scheduled, decided.accepted)
+        rows, judged = np.flatnonzero(alive), state.scheduled.copy()
+        stats.discarded += int((results.accepted[~alive] + 1).sum())
+        decided, slots = decided.of_rows(rows), slots[rows]
+        emission = self._advance(tuple([requests[row] for row in rows.tolist()]), slots, decided, state.step)
         stats.discarded += emission.cut
-        judged = state.scheduled.copy()
         judged[rows] = emission.judged(judged[rows], decided.accepted)
         return emission, judged
 
@@ -150,7 +144,7 @@ class Ahead:
         return emission
 
 
-def _outcome(landed: Batch, alive: np.ndarray, judged: np.ndarray, emitted: int) -> StepOutcome:
+def _outcome(landed: Read, alive: np.ndarray, judged: np.ndarray, emitted: int) -> StepOutcome:
     state, results, rows = landed.state, landed.results, landed.rows
     return StepOutcome(
         step=state.step,

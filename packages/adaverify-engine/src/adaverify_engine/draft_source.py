@@ -39,6 +39,11 @@ class DraftSource:
         self.drafter = drafter
         # Asked once: a protocol's isinstance walks its members, 15 us a call, and calls are per request.
         self._on_device = isinstance(drafter, DeviceDrafter)
+        self._by_rows = {
+            name
+            for name in ("extend", "advanced")
+            if getattr(type(drafter), name, None) is getattr(SlotDrafter, name)
+        }
         self.failures = 0
         self._width = options.draft_tokens
         self._device = options.device
@@ -158,9 +163,7 @@ class DraftSource:
 
     def _of_rows(self, name: str) -> bool:
         """Return whether the drafter takes all rows at once: one of ours, which overrides no call of it."""
-        drafter = self.drafter
-        own = isinstance(drafter, SlotDrafter) and name not in vars(drafter)
-        return own and getattr(type(drafter), name) is getattr(SlotDrafter, name)
+        return name in self._by_rows and name not in vars(self.drafter)
 
     def _tell_rows(self, name: str, slots: np.ndarray, *news: np.ndarray) -> bool:
         """Tell the drafter of all rows at once; False where rows that it has lost must be left out."""

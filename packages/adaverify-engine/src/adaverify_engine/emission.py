@@ -111,14 +111,16 @@ def emit(
     counts = decided.accepted + 1
     kept, ended = _kept(running, requests, slots, decided.tokens, counts)
     running.append(slots, kept, decided.tokens, decided.gaps)
-    if logits is not None:
+    if logits is not None and running.logging:
         for row in np.flatnonzero(running.logprobs[slots]).tolist():
             _log_probabilities(requests[row], decided, row, int(kept[row]), logits)
-    due = sorted({*ended, *np.flatnonzero(running.streams[slots]).tolist()})
+    due = ended
+    if running.streaming:
+        due = sorted({*ended, *np.flatnonzero(running.streams[slots]).tolist()})
     pieces = {row: _text(requests[row], decided.tokens[row, : kept[row]]) for row in due}
     reasons = {row: reason for row in due if (reason := requests[row].finished) is not None}
     events = Events(running.ids[slots], decided.tokens, kept, pieces, reasons)
-    return Emission(kept, int(counts.sum() - kept.sum()), events)
+    return Emission(kept, 0 if kept is counts else int(counts.sum() - kept.sum()), events)
 
 
 def _kept(
@@ -129,9 +131,14 @@ def _kept(
     counts: np.ndarray,
 ) -> tuple[np.ndarray, list[int]]:
     """Return int64 [S], how many tokens of each row are handed out, and the rows that end."""
+    ended: list[int] = []
     room = running.room(slots)
-    kept, full, ended = np.minimum(counts, room), counts >= room, []
-    careful = full | running.stopping(tokens, kept) | running.watched[slots]
+    full = counts >= room
+    careful = running.careful(slots, tokens, counts)
+    careful = full if careful is None else full | careful
+    if not np.count_nonzero(careful):
+        return counts, ended
+    kept = np.minimum(counts, room)
     for row in np.flatnonzero(careful).tolist():
         request = requests[row]
         if full[row]:

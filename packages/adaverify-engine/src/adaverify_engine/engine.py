@@ -22,13 +22,14 @@ from adaverify_contracts import (
     StepState,
 )
 from adaverify_engine.ahead import Ahead
+from adaverify_engine.batch import Batch
 from adaverify_engine.draft_source import DraftSource
 from adaverify_engine.drafters.reading import ReadingDrafter
 from adaverify_engine.emission import Decided, Emission, emit
 from adaverify_engine.executor import Executor, Passed
 from adaverify_engine.options import EngineOptions, Sampling
 from adaverify_engine.parts import require_parts
-from adaverify_engine.pipeline import BatchRows, DecodePipeline
+from adaverify_engine.pipeline import DecodePipeline
 from adaverify_engine.request import Completion, Event, FinishReason, Request, make_request
 from adaverify_engine.scheduler import Scheduler, Work
 from adaverify_engine.stats import EngineStats, PhaseClock
@@ -235,18 +236,16 @@ class Engine:
         plan, staged = self._plan(work, batch, state)
         clock.mark("plan")
         table = self._scheduler.block_table
-        computed = self._scheduler.running.computed[work.slots]
+        computed = self._scheduler.running.computed[work.batch.slots]
         longest = int(computed.max()) + 1 + self._options.draft_tokens if len(computed) else 0
         passed = self._executor.forward(work, staged, plan, table, longest)
         clock.mark("forward")
         judged = work.decode + tuple(chunk.request for chunk in work.finals)
         decided, admitted = self._judge(passed.logits, judged, batch, staged)
-        # Read before the step moves requests on: those that end give their slots back.
-        rows = BatchRows.of(self._scheduler, work.slots)
         with self._whole():
             emission = self._advance(work, judged, decided, passed)
         clock.mark("accept")
-        self._observe(state, plan, batch, admitted, decided, rows, emission, clock.elapsed)
+        self._observe(state, plan, batch, admitted, decided, work.batch, emission, clock.elapsed)
         clock.mark("observe")
         self._step += 1
         return emission.events
@@ -269,8 +268,8 @@ class Engine:
         width, rows = self._options.draft_tokens, len(work.decode)
         if not self._drafts_now(work):
             return self._drafts.nothing(rows)
-        room = np.minimum(self._scheduler.running.room(work.slots) - 1, width)
-        return self._drafts.propose(work.slots.tolist(), room)
+        room = np.minimum(self._scheduler.running.room(work.batch.slots) - 1, width)
+        return self._drafts.propose(work.batch.slots.tolist(), room)
 
     def _drafts_now(self, work: Work) -> bool:
         """Return whether this eager step drafts; asked once a step, and never in mode ``none``."""
@@ -279,27 +278,29 @@ class Engine:
         if self._verifier.bare_tiers:
             # Prices of replays say nothing of a step that is none.
             return True
-        return self._verifier.manager.draft_next(len(work.decode), work.kv_tokens)[0]
+        return self._verifier.manager.draft_next(
+            len(work.decode), self._scheduler.kv_tokens(work.batch.slots)
+        )[0]
 
-    def _state(self, work: Work, batch: DraftBatch) -> StepState:
-        slots, sensitive = work.slots, self._scheduler.running.sensitive[work.slots]
+    def _state(self, work: Work, drafts: DraftBatch) -> StepState:
+        batch = work.batch
         return StepState(
             step=self._step,
-            slots=slots,
-            generations=self._scheduler.generations[slots],
-            scheduled=batch.scheduled,
+            slots=batch.slots,
+            generations=batch.generations,
+            scheduled=drafts.scheduled,
             emitting=len(work.decode) + len(work.finals),
             other_tokens=sum(chunk.length for chunk in work.chunks),
-            kv_tokens=work.kv_tokens,
-            sampled=bool(sensitive.any()),
-            sampled_requests=sensitive,
+            kv_tokens=self._scheduler.kv_tokens(work.batch.slots),
+            sampled=batch.any_sensitive,
+            sampled_requests=batch.sensitive,
         )
 
     def _plan(self, work: Work, batch: DraftBatch, state: StepState) -> tuple[Plan, Staged | None]:
         rows, buffers, running = len(work.decode), self._executor.buffers, self._scheduler.running
         if rows:
-            certain, lens = running.newest(work.slots), running.computed[work.slots]
-            buffers.load(certain, lens, batch, self._scheduler.block_table[work.slots])
+            certain, lens = running.newest(work.batch.slots), running.computed[work.batch.slots]
+            buffers.load(certain, lens, batch, self._scheduler.block_table[work.batch.slots])
             self._verifier.publish(state.step, state.slots, state.generations, batch.scores)
         plan = self._verifier.plan(state)
         if not rows:
@@ -336,12 +337,12 @@ class Engine:
             running.computed[chunk.request.slot] += chunk.length
             self.stats.prompt_tokens += chunk.length
         finals = [request.slot for request in judged[rows:]]
-        slots = np.concatenate((work.slots, np.array(finals, dtype=np.int64)))
+        slots = np.concatenate((work.batch.slots, np.array(finals, dtype=np.int64)))
         if self._reader is not None and passed.features is not None and decided.rows is not None:
             last = decided.rows[np.arange(len(slots)), decided.accepted]
             self._reader.keep(slots, passed.features, last)
-        running.computed[work.slots] += 1 + decided.accepted[:rows]
-        running.steps[work.slots] += 1
+        running.computed[work.batch.slots] += 1 + decided.accepted[:rows]
+        running.steps[work.batch.slots] += 1
         emission = emit(running, judged, slots, decided, passed.logits)
         self.stats.discarded += emission.cut
         on = np.ones(len(slots), dtype=bool)
@@ -367,7 +368,7 @@ class Engine:
         batch: DraftBatch,
         admitted: np.ndarray,
         decided: Decided,
-        rows: BatchRows,
+        rows: Batch,
         emission: Emission,
         seconds: float,
     ) -> None:

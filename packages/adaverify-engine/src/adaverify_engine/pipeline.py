@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -11,13 +10,12 @@ import numpy as np
 import torch
 
 from adaverify_contracts import DeviceDrafter, EngineError, GraphKey, Plan, StepState
+from adaverify_engine.batch import Batch
 from adaverify_engine.drafters.reading import ReadingDrafter
 from adaverify_engine.executor import Executor
 from adaverify_engine.flight import Flight, Landed
 from adaverify_engine.options import EngineOptions
-from adaverify_engine.request import Request
 from adaverify_engine.results import ResultRing
-from adaverify_engine.running import Running
 from adaverify_engine.scheduler import Scheduler
 from adaverify_engine.slots import SlotInputs
 from adaverify_engine.whole_step import WholeStep
@@ -25,39 +23,6 @@ from adaverify_engine.whole_step import WholeStep
 if TYPE_CHECKING:
     from adaverify_graphs import CaptureReport
     from adaverify_runtime import Verifier
-
-
-@dataclass(frozen=True, slots=True)
-class BatchRows:
-    """The requests of a step under way, and what learning from it needs when they have left their slots.
-
-    Attributes:
-        requests: R, in row order; slots: int64 [R], theirs.
-        teaches: bool [R]; sampled: bool [R]; sensitive: bool [R]; keys: int64 [R].
-        kv_tokens: KV lengths, certain tokens included, summed; as far as is known at the launch.
-    """
-
-    requests: tuple[Request, ...]
-    slots: np.ndarray
-    teaches: np.ndarray
-    sampled: np.ndarray
-    sensitive: np.ndarray
-    keys: np.ndarray
-    kv_tokens: int
-
-    @classmethod
-    def of(cls, scheduler: Scheduler, slots: np.ndarray) -> BatchRows:
-        """Return the rows of running requests in ``slots`` int64 [R]."""
-        running = scheduler.running
-        return cls(
-            scheduler.owners(slots),
-            slots,
-            running.teaches[slots],
-            running.sampled[slots],
-            running.sensitive[slots],
-            running.keys[slots],
-            int(running.computed[slots].sum()) + len(slots),
-        )
 
 
 class DecodePipeline:
@@ -85,12 +50,14 @@ class DecodePipeline:
         self._step = WholeStep(
             executor, verifier, drafter, self._slots, ring.device_results, drafting=self._drafting
         )
-        self._flight: Flight[BatchRows] = Flight(verifier, ring)
+        self._flight: Flight[Batch] = Flight(verifier, ring)
         self._device, self._drafter = device, drafter
         # The most requests that a drafting-free graph holds; none until one was captured.
         self._bare_most = 0
         # Whose inputs a slot holds on the device, by generation.
         self._loaded = np.full(options.max_requests, -1, dtype=np.int64)
+        # All of it is loaded.
+        self._known: Batch | None = None
 
     @property
     def under_way(self) -> int:
@@ -120,43 +87,47 @@ class DecodePipeline:
         self._bare_most = max(self._verifier.bare_tiers, default=0)
         return report
 
-    def continuing(self, slots: np.ndarray, running: Running) -> np.ndarray:
-        """Return the slots, of int64 [R], that the steps under way cannot have brought to their last token."""
-        flying = running.emitted.copy()
+    def continuing(self, batch: Batch, scheduler: Scheduler) -> Batch:
+        """Return the requests that the steps under way cannot have brought to their last token."""
+        running, slots = scheduler.running, batch.slots
+        room = running.most[slots] - running.emitted[slots]
+        if not np.count_nonzero(room <= len(self._flight)):
+            return batch
+        flying = np.zeros(len(running.live), dtype=np.int64)
         for state in self._flight.states:
             flying[state.slots] += running.generations[state.slots] == state.generations
-        on = flying[slots] < running.most[slots]
-        return slots if on.all() else slots[on]
+        return scheduler.batch(slots[flying[slots] < room])
 
-    def plan(self, step: int, rows: BatchRows, scheduler: Scheduler) -> tuple[StepState, Plan]:
+    def plan(self, step: int, batch: Batch, scheduler: Scheduler) -> tuple[StepState, Plan]:
         """Return a step and its plan; nothing of it runs yet.
 
         Args:
             step: step number.
-            rows: its requests.
-            scheduler: has generations and pages by slot.
+            batch: its requests.
+            scheduler: has lengths and pages by slot.
         """
-        generations = scheduler.generations[rows.slots]
-        for row in np.flatnonzero(self._loaded[rows.slots] != generations).tolist():
-            request = rows.requests[row]
-            self._slots.load(request, scheduler.block_table[request.slot])
-            self._loaded[request.slot] = generations[row]
-        state = self._state(step, rows, generations)
+        if batch is not self._known:
+            for row in np.flatnonzero(self._loaded[batch.slots] != batch.generations).tolist():
+                request = batch.requests[row]
+                self._slots.load(request, scheduler.block_table[request.slot])
+                self._loaded[request.slot] = batch.generations[row]
+            self._known = batch
+        state = self._state(step, batch, scheduler.kv_tokens(batch.slots))
         return state, self._verifier.plan(state)
 
-    def launch(self, state: StepState, plan: Plan, rows: BatchRows, started: float) -> bool:
+    def launch(self, state: StepState, plan: Plan, batch: Batch, started: float) -> bool:
         """Launch a planned step; False when no captured size serves it.
 
         A launch that is interrupted leaves the device a step ahead of what anybody knows of.
 
         Args:
             state: the step; plan: its plan.
-            rows: its requests.
+            batch: its requests.
             started: clock time at which its planning began.
         """
-        return self._flight.launch(state, plan, rows, started)
+        return self._flight.launch(state, plan, batch, started)
 
-    def read(self) -> Landed[BatchRows]:
+    def read(self) -> Landed[Batch]:
         """Wait for the oldest step under way and return what it decided; ``drop`` it once that is handed out.
 
         Raises:
@@ -216,21 +187,21 @@ class DecodePipeline:
 
     def forget(self, slot: int) -> None:
         """Drop what is known of the request in ``slot``."""
-        self._loaded[slot] = -1
+        self._loaded[slot], self._known = -1, None
 
-    def _state(self, step: int, rows: BatchRows, generations: np.ndarray) -> StepState:
-        count = len(rows.slots)
-        width = self._options.draft_tokens if self._drafts_now(count, rows.kv_tokens) else 0
+    def _state(self, step: int, batch: Batch, kv_tokens: int) -> StepState:
+        count = len(batch)
+        width = self._options.draft_tokens if self._drafts_now(count, kv_tokens) else 0
         return StepState(
             step=step,
-            slots=rows.slots,
-            generations=generations,
+            slots=batch.slots,
+            generations=batch.generations,
             scheduled=np.full(count, width, dtype=np.int64),
             emitting=count,
             other_tokens=0,
-            kv_tokens=rows.kv_tokens,
-            sampled=bool(rows.sensitive.any()),
-            sampled_requests=rows.sensitive,
+            kv_tokens=kv_tokens,
+            sampled=batch.any_sensitive,
+            sampled_requests=batch.sensitive,
         )
 
     def _drafts_now(self, requests: int, kv_tokens: int) -> bool:

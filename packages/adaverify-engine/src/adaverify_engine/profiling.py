@@ -375,8 +375,9 @@ class _Runner:
             emitting=rows,
         )
         running = scheduler.running
-        certain, lens = running.newest(work.slots), running.computed[work.slots]
-        buffers.load(certain, lens, drafts, scheduler.block_table[work.slots])
+        slots = work.batch.slots
+        table = scheduler.block_table[slots]
+        buffers.load(running.newest(slots), running.computed[slots], drafts, table)
         manager = verifier.manager
         plan = manager.apply(state, manager.export(forced_plan(state, state.max_budget)))
         return plan, verifier.stage(

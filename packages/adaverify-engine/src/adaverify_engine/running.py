@@ -28,13 +28,15 @@ class Running:
         limits: sizes; S = max_requests.
 
     Attributes:
-        live: bool [S], whether a request owns the slot; generations: int64 [S], its how-manieth owner that is.
+        live: bool [S], whether a request owns the slot; generations: int64 [S], how many have owned it.
         arrival: int64 [S], rising with admission; ids: int64 [S]; keys: int64 [S].
         prompt: int64 [S], prompt tokens; computed: int64 [S], tokens whose KV is valid.
         emitted: int64 [S], tokens handed out; most: int64 [S], how many at most; steps: int64 [S].
         temperature: float32 [S]; top_p: float32 [S].
         sampled, sensitive, teaches, penalised, logprobs: bool [S], of the sampling parameters.
         watched: bool [S], stop texts are looked for; streams: bool [S], text is due in every event.
+        watching, streaming, logging, drawing: running requests with stop texts, whose text is due in every
+            event, with log-probabilities, and whose tokens are drawn.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -51,7 +53,7 @@ class Running:
         self.sampled, self.sensitive, self.teaches = column(bool), column(bool), column(bool)
         self.penalised, self.logprobs = column(bool), column(bool)
         self.watched, self.streams = column(bool), column(bool)
-        # Whole rows of a step are written, the tokens behind the last one that counts included: room for them.
+        # Whole rows of a step are written, what lies behind the last token that counts included.
         self._row = limits.max_model_len + limits.draft_tokens + 1
         # Pages of these are the operating system's until something is written to them.
         self._tokens = np.zeros(slots * self._row, dtype=np.int32)
@@ -60,6 +62,7 @@ class Running:
         self._stops: Counter[int] = Counter()
         self._distinct = np.zeros(0, dtype=np.int32)
         self._arrived = 0
+        self.watching = self.streaming = self.logging = self.drawing = 0
 
     def open(self, request: Request) -> None:
         """Take over a request that was given a slot."""
@@ -76,12 +79,12 @@ class Running:
         self.streams[slot] = sampling.stream
         self.emitted[slot] = len(request.given)
         self._tokens[self._span(slot)] = request.given
-        self._count_stops(request, 1)
+        self._count(request, 1)
         self.live[slot] = True
 
     def close(self, request: Request) -> None:
         """Let go of a request that ended."""
-        self._count_stops(request, -1)
+        self._count(request, -1)
         self.live[request.slot] = False
 
     def holds(self, slots: np.ndarray, generations: np.ndarray) -> np.ndarray:
@@ -113,34 +116,47 @@ class Running:
             slots: int64 [R], no slot twice; counts: int64 [R].
             tokens: [R, K + 1]; gaps: float32 [R, K + 1], kept as NaN for requests whose tokens are drawn.
         """
-        sampled = self.sampled[slots]
-        if sampled.any():
-            gaps = np.where(sampled[:, None], np.float32(np.nan), gaps)
+        if self.drawing:
+            gaps = np.where(self.sampled[slots][:, None], np.float32(np.nan), gaps)
         before = self.emitted[slots]
         # What lies behind ``emitted`` is never read, and the next tokens are written over it.
         at = (slots * self._row + before)[:, None] + self._place
         self._tokens[at], self._gaps[at] = tokens, gaps
         self.emitted[slots] = before + counts
 
-    def stopping(self, tokens: np.ndarray, counts: np.ndarray) -> np.ndarray:
-        """Return bool [R]: rows with a stop token of any running request among their first ``counts[r]``.
+    def careful(self, slots: np.ndarray, tokens: np.ndarray, counts: np.ndarray) -> np.ndarray | None:
+        """Return bool [R], rows that something in their tokens may end; None for none of them.
 
-        A row without one cannot end by a stop token; one with may belong to a request that has another.
+        These are the requests with stop texts, and rows with a stop token of any running request among their
+        first ``counts[r]``: theirs or another's.
 
         Args:
+            slots: int64 [R].
             tokens: [R, K + 1]; counts: int64 [R].
         """
+        watched = self.watched[slots] if self.watching else None
+        stopping = self._stopping(tokens, counts)
+        if watched is None or stopping is None:
+            return stopping if watched is None else watched
+        return np.asarray(watched | stopping)
+
+    def _stopping(self, tokens: np.ndarray, counts: np.ndarray) -> np.ndarray | None:
+        found = None
         if len(self._distinct) > _FEW:
             found = np.isin(tokens, self._distinct)
         else:
-            found = np.zeros(tokens.shape, dtype=bool)
             for stop in self._distinct:
-                found |= tokens == stop
-        if not found.any():
-            return np.zeros(len(tokens), dtype=bool)
+                found = tokens == stop if found is None else found | (tokens == stop)
+        if found is None or not np.count_nonzero(found):
+            return None
         return np.asarray((found & (self._place < counts[:, None])).any(axis=1))
 
-    def _count_stops(self, request: Request, change: int) -> None:
+    def _count(self, request: Request, change: int) -> None:
+        sampling = request.sampling
+        self.watching += change * request.text.watches
+        self.streaming += change * sampling.stream
+        self.logging += change * sampling.logprobs
+        self.drawing += change * (not sampling.greedy)
         known = len(self._stops)
         for token in request.stop_tokens:
             self._stops[token] += change

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+from typing import Any
 
 import numpy as np
 
 from adaverify_contracts import EngineError, ceil_div
+from adaverify_engine.batch import Batch
 from adaverify_engine.options import EngineOptions
 from adaverify_engine.pages import NULL_PAGE, PageAllocator
 from adaverify_engine.request import Request
@@ -31,18 +33,15 @@ class PrefillChunk:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one step runs: decode requests by rising slot, then prefill chunks by arrival.
+    """What one step runs: decode requests by rising slot, then prefill chunks by arrival."""
 
-    Attributes:
-        decode: decode requests; slots: int64 [R], theirs.
-        chunks: parts of prompts.
-        kv_tokens: KV lengths of the decode requests, certain tokens included, summed.
-    """
-
-    decode: tuple[Request, ...]
-    slots: np.ndarray
+    batch: Batch
     chunks: tuple[PrefillChunk, ...]
-    kv_tokens: int
+
+    @property
+    def decode(self) -> tuple[Request, ...]:
+        """The decode requests."""
+        return self.batch.requests
 
     @property
     def finals(self) -> tuple[PrefillChunk, ...]:
@@ -67,10 +66,12 @@ class Scheduler:
         self._width = options.limits.table_width
         self._allocator = PageAllocator(options.pool_pages)
         self._waiting: deque[Request] = deque()
-        self._owners: list[Request | None] = [None] * options.max_requests
+        self._owners: list[Any] = [None] * options.max_requests
         # The lowest free slot is taken, so that batches stay in front and their rows in order.
         self._free = list(range(options.max_requests))
         heapify(self._free)
+        # What runs for as long as nobody begins, ends or has prompt tokens left.
+        self._steady: Work | None = None
         self.running = Running(options.limits)
         self.generations = self.running.generations
         self.block_table = np.full((options.max_requests, self._width), NULL_PAGE, dtype=np.int32)
@@ -120,7 +121,7 @@ class Scheduler:
             self._waiting.popleft()
             heappop(self._free)
             request.slot, request.pages, request.running = slot, pages, self.running
-            self._owners[slot] = request
+            self._owners[slot], self._steady = request, None
             self.running.open(request)
             # The whole row is rewritten: no page of the slot's last owner may stay reachable.
             self.block_table[slot] = NULL_PAGE
@@ -130,17 +131,28 @@ class Scheduler:
 
     def work(self) -> Work:
         """Return what the next step runs. A request is prefill exactly while computed < prompt length."""
+        if self._steady is not None:
+            return self._steady
         running = self.running
         prefill = running.live & (running.computed < running.prompt)
-        slots = np.flatnonzero(running.live & ~prefill)
-        kv_tokens = int(running.computed[slots].sum()) + len(slots)
-        chunks = self._chunks(prefill) if prefill.any() else ()
-        return Work(self.owners(slots), slots, chunks, kv_tokens)
+        batch = self.batch(np.flatnonzero(running.live & ~prefill))
+        if prefill.any():
+            return Work(batch, self._chunks(prefill))
+        self._steady = Work(batch, ())
+        return self._steady
+
+    def batch(self, slots: np.ndarray) -> Batch:
+        """Return the decode requests in ``slots`` int64 [R], all of them taken."""
+        return Batch.of(self.running, slots, self.owners(slots))
 
     def owners(self, slots: np.ndarray) -> tuple[Request, ...]:
         """Return the requests in ``slots`` int64 [R], all of them taken."""
         owners = self._owners
-        return tuple([owners[slot] for slot in slots.tolist()])  # type: ignore[misc]
+        return tuple([owners[slot] for slot in slots.tolist()])
+
+    def kv_tokens(self, slots: np.ndarray) -> int:
+        """Return KV lengths of ``slots`` int64 [R], certain tokens included, summed."""
+        return int(self.running.computed[slots].sum()) + len(slots)
 
     def _chunks(self, prefill: np.ndarray) -> tuple[PrefillChunk, ...]:
         """Return the prompt tokens of a step, by arrival; ``prefill`` bool [S] says whose are left."""
@@ -158,7 +170,7 @@ class Scheduler:
     def release(self, request: Request) -> None:
         """Give back the slot and pages of a finished request."""
         self._allocator.release(request.pages)
-        self._owners[request.slot] = None
+        self._owners[request.slot] = self._steady = None
         heappush(self._free, request.slot)
         self.running.close(request)
         request.leave()

@@ -89,7 +89,7 @@ class SlotDrafter(ABC):
         at = ((slots * self._columns + begin)[:, None] + np.arange(tokens.shape[1]))[real]
         news = np.concatenate((at, tokens[real], slots, begin + counts), dtype=np.int64)
         sent = torch.from_numpy(news).to(self._device, non_blocking=True)
-        where, what, whose, long = sent.split([total, total, len(slots), len(slots)])
+        where, what, whose, long = torch.split(sent, [total, total, len(slots), len(slots)])
         self._state.history.view(-1).index_copy_(0, where, what.int())
         self._state.length.index_copy_(0, whose, long.int())
         self._lengths[slots] = begin + counts
