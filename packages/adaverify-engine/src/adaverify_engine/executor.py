@@ -11,7 +11,7 @@ import torch
 
 from adaverify_contracts import DraftBatch, Plan, TappedModel, TargetModel
 from adaverify_engine.acceptance import Sequences, Verdict, judge
-from adaverify_engine.attention import ChunkAttention, DecodeAttentionChoice, StepAttention
+from adaverify_engine.attention import DecodeAttentionChoice, StepAttention, attention_of
 from adaverify_engine.cache import PagedCache
 from adaverify_engine.inputs import StepBuffers, TokenInputs, prefill_tokens, whole_rows
 from adaverify_engine.options import EngineOptions
@@ -93,10 +93,8 @@ class Executor:
             )
         if inputs is None or work.chunks:
             inputs = self._with_prefill(inputs, work, table)
-        chunks = [
-            ChunkAttention(table[chunk.request.slot], chunk.start, chunk.length, self._group, self.cache)
-            for chunk in work.chunks
-        ]
+        pieces = [(table[chunk.request.slot], chunk.start, chunk.length) for chunk in work.chunks]
+        chunks = attention_of(pieces, self._group, self.cache) if pieces else ()
         padding = self._padding(len(inputs.ids))
         inputs = inputs.padded(padding)
         attend = StepAttention(self.cache, inputs.slots, decode, width, chunks, self._group, padding)
