@@ -1,4 +1,4 @@
-"""Tokens are handed out for all rows at once as one request after the other would get them, token by token."""
+"""Tokens are handed out for all rows at once as each request would get them alone, token by token."""
 
 from __future__ import annotations
 

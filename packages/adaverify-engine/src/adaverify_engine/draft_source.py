@@ -39,10 +39,13 @@ class DraftSource:
         self.drafter = drafter
         # Asked once: a protocol's isinstance walks its members, 15 us a call, and calls are per request.
         self._on_device = isinstance(drafter, DeviceDrafter)
+        # Of a drafter of ours: the calls of which it overrides none, so that one call tells of all rows.
+        own = isinstance(drafter, SlotDrafter)
+        calls = {"start": ("start", "extend"), "extend": ("extend",), "advanced": ("advanced",)}
         self._by_rows = {
             name
-            for name in ("extend", "advanced")
-            if getattr(type(drafter), name, None) is getattr(SlotDrafter, name)
+            for name, used in calls.items()
+            if own and all(getattr(type(drafter), call) is getattr(SlotDrafter, call) for call in used)
         }
         self.failures = 0
         self._width = options.draft_tokens
@@ -69,10 +72,13 @@ class DraftSource:
         faults, self._faults = self._faults, []
         return faults
 
-    def start(self, slot: int, prompt: Sequence[int]) -> None:
-        """Begin a request in ``slot``."""
-        self._lost.discard(slot)
-        self._tell(self.drafter.start, slot, prompt)
+    def start_rows(self, slots: np.ndarray, prompts: Sequence[Sequence[int]]) -> None:
+        """Begin a request in each of ``slots`` int64 [R]."""
+        self._lost.difference_update(slots.tolist())
+        if self._of_rows("start") and self._tell_rows("start_rows", slots, prompts):
+            return
+        for slot, prompt in zip(slots.tolist(), prompts, strict=True):
+            self._tell(self.drafter.start, slot, prompt)
 
     def extend(self, slot: int, tokens: Sequence[int]) -> None:
         """Append emitted tokens."""
@@ -165,15 +171,16 @@ class DraftSource:
         """Return whether the drafter takes all rows at once: one of ours, which overrides no call of it."""
         return name in self._by_rows and name not in vars(self.drafter)
 
-    def _tell_rows(self, name: str, slots: np.ndarray, *news: np.ndarray) -> bool:
+    def _tell_rows(self, name: str, slots: np.ndarray, *news: object) -> bool:
         """Tell the drafter of all rows at once; False where rows that it has lost must be left out."""
         if self.disabled:
             return True
-        if self._lost:
+        if self._lost and not self._lost.isdisjoint(slots.tolist()):
             return False
         try:
             getattr(self.drafter, name)(slots, *news)
         except KeyboardInterrupt:
+            self._lost.update(slots.tolist())
             raise
         except BaseException as error:  # noqa: BLE001 - as in propose
             self._lost.update(slots.tolist())

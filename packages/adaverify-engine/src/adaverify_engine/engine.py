@@ -217,11 +217,8 @@ class Engine:
         clock = PhaseClock(self.stats.seconds)
         with self._whole():
             started = self._scheduler.admit()
-        for request in started:
-            self._drafts.start(request.slot, request.prompt)
-            if self._reader is not None:
-                pages = self._scheduler.block_table[request.slot]
-                self._reader.place(request.slot, pages, request.sampling.temperature)
+        if started:
+            self._begin(started)
         work = self._scheduler.work()
         if self._ahead is not None:
             replayed, launched = self._ahead.step(self._step, work, self.stats, clock)
@@ -235,10 +232,9 @@ class Engine:
         state = self._state(work, batch)
         plan, staged = self._plan(work, batch, state)
         clock.mark("plan")
-        table = self._scheduler.block_table
-        computed = self._scheduler.running.computed[work.batch.slots]
-        longest = int(computed.max()) + 1 + self._options.draft_tokens if len(computed) else 0
-        passed = self._executor.forward(work, staged, plan, table, longest)
+        scheduler, longest = self._scheduler, self._options.draft_tokens + 1
+        longest += int(scheduler.running.computed[work.batch.slots].max(initial=0))
+        passed = self._executor.forward(work, staged, plan, scheduler.block_table, longest)
         clock.mark("forward")
         judged = work.decode + tuple(chunk.request for chunk in work.finals)
         decided, admitted = self._judge(passed.logits, judged, batch, staged)
@@ -249,6 +245,14 @@ class Engine:
         clock.mark("observe")
         self._step += 1
         return emission.events
+
+    def _begin(self, started: list[Request]) -> None:
+        """Tell the drafter of requests that were given a slot."""
+        slots = np.array([request.slot for request in started], dtype=np.int64)
+        self._drafts.start_rows(slots, [request.prompt for request in started])
+        if self._reader is not None:
+            temperatures = self._scheduler.running.temperature[slots]
+            self._reader.place_rows(slots, self._scheduler.block_table[slots], temperatures)
 
     @contextmanager
     def _whole(self) -> Iterator[None]:
@@ -297,10 +301,10 @@ class Engine:
         )
 
     def _plan(self, work: Work, batch: DraftBatch, state: StepState) -> tuple[Plan, Staged | None]:
-        rows, buffers, running = len(work.decode), self._executor.buffers, self._scheduler.running
+        rows, buffers, slots = len(work.decode), self._executor.buffers, work.batch.slots
         if rows:
-            certain, lens = running.newest(work.batch.slots), running.computed[work.batch.slots]
-            buffers.load(certain, lens, batch, self._scheduler.block_table[work.batch.slots])
+            running, table = self._scheduler.running, self._scheduler.block_table[slots]
+            buffers.load(running.newest(slots), running.computed[slots], batch, table)
             self._verifier.publish(state.step, state.slots, state.generations, batch.scores)
         plan = self._verifier.plan(state)
         if not rows:
@@ -317,11 +321,7 @@ class Engine:
         return plan, staged
 
     def _judge(
-        self,
-        logits: torch.Tensor,
-        judged: tuple[Request, ...],
-        batch: DraftBatch,
-        staged: Staged | None,
+        self, logits: torch.Tensor, judged: tuple[Request, ...], batch: DraftBatch, staged: Staged | None
     ) -> tuple[Decided, np.ndarray]:
         if not judged:
             nothing = np.zeros((0, self._options.draft_tokens + 1), dtype=np.int64)

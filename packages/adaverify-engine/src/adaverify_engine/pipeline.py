@@ -107,11 +107,7 @@ class DecodePipeline:
             scheduler: has lengths and pages by slot.
         """
         if batch is not self._known:
-            for row in np.flatnonzero(self._loaded[batch.slots] != batch.generations).tolist():
-                request = batch.requests[row]
-                self._slots.load(request, scheduler.block_table[request.slot])
-                self._loaded[request.slot] = batch.generations[row]
-            self._known = batch
+            self._load(batch, scheduler.block_table)
         state = self._state(step, batch, scheduler.kv_tokens(batch.slots))
         return state, self._verifier.plan(state)
 
@@ -188,6 +184,15 @@ class DecodePipeline:
     def forget(self, slot: int) -> None:
         """Drop what is known of the request in ``slot``."""
         self._loaded[slot], self._known = -1, None
+
+    def _load(self, batch: Batch, table: np.ndarray) -> None:
+        """Bring the inputs of requests that are new to their slots to the device."""
+        new = np.flatnonzero(self._loaded[batch.slots] != batch.generations)
+        if len(new):
+            slots = batch.slots[new]
+            self._slots.load([batch.requests[row] for row in new.tolist()], table[slots])
+            self._loaded[slots] = batch.generations[new]
+        self._known = batch
 
     def _state(self, step: int, batch: Batch, kv_tokens: int) -> StepState:
         count = len(batch)
