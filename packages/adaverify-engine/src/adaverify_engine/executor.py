@@ -103,10 +103,10 @@ class Executor:
             return Passed(self._logits(hidden)[:width], None if features is None else features[:width])
         deciding = self._deciding(work, width)
         count = len(deciding)
-        if not deciding:
+        if not count:
             return Passed(torch.zeros((0, self._model.geometry.vocabulary), device=self._device))
-        deciding += deciding[-1:] * self._padding(count)
-        at = torch.tensor(deciding, dtype=torch.int64, device=self._device)
+        deciding = np.pad(deciding, (0, self._padding(count)), mode="edge")
+        at = torch.from_numpy(deciding).to(self._device)
         return Passed(self._logits(hidden[at])[:count], None if features is None else features[at[:count]])
 
     @property
@@ -219,14 +219,11 @@ class Executor:
         prompt = prefill_tokens(work.chunks, table, self._options.page_size, self._device)
         return prompt if inputs is None else inputs.joined(prompt)
 
-    def _deciding(self, work: Work, width: int) -> list[int]:
-        """Return the tokens that may emit: all decode tokens, the last of each finishing prefill."""
-        rows, at = list(range(width)), width
-        for chunk in work.chunks:
-            at += chunk.length
-            if chunk.final:
-                rows.append(at - 1)
-        return rows
+    def _deciding(self, work: Work, width: int) -> np.ndarray:
+        """Return int64 [N], the tokens that may emit: all decode tokens, the last of each ending prompt."""
+        ends = width - 1 + np.cumsum([chunk.length for chunk in work.chunks], dtype=np.int64)
+        final = np.array([chunk.final for chunk in work.chunks], dtype=bool)
+        return np.concatenate((np.arange(width), ends[final]))
 
     def _column(self, values: np.ndarray) -> torch.Tensor:
         return torch.from_numpy(values).to(self._device)

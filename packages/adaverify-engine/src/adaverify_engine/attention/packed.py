@@ -22,10 +22,10 @@ _ALIGNED = 16
 class PackedChunks:
     """Attention of several chunks, in token order, in one product for all chunks of about the same size.
 
-    One by one, a layer takes some fifteen launches a chunk. Here it takes as many for all chunks whose length
-    and context are equal up to a factor of 2, to which they are padded: at most four times the work, of which
-    there is little, as many chunks in one step are short ones. A padding query repeats its chunk's last one,
-    a padding key is hidden.
+    One by one, a layer takes some fifteen operations a chunk. Here it takes as many for all chunks whose
+    length and context are equal up to a factor of 2, to which they are padded: at most four times the work,
+    of which there is little, as many chunks in one step are short ones. A padding query repeats its chunk's
+    last one, a padding key is hidden.
 
     Args:
         pieces: the chunks; their own keys and values are already in the cache.
