@@ -59,6 +59,11 @@ def test_a_drafters_rows_are_its_requests(rows, seed):
     for count, slot in enumerate(rows[0]):
         apart.advanced(slot, count)
     assert together._lengths.tolist() == apart._lengths.tolist()
+    together.stop_rows(np.array(rows[0]))
+    for slot in rows[0]:
+        apart.stop(slot)
+    same_state(together, apart)
+    assert not together.state.length[rows[0]].any()
 
 
 def test_a_drafter_that_overrides_a_call_is_told_of_each_request():

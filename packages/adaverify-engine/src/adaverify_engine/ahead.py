@@ -37,7 +37,7 @@ class Ahead:
         scheduler: who runs, and where.
         drafts: told how far the device has moved each request on.
         verifier: learns from every step.
-        retire: ends a request that has its finish reason, in the step of that number.
+        retire: ends requests that have their finish reasons, in the step of that number.
         whole: marks bookkeeping that must not stop half-way.
     """
 
@@ -45,7 +45,7 @@ class Ahead:
     scheduler: Scheduler
     drafts: DraftSource
     verifier: Verifier
-    retire: Callable[[Request, int], None]
+    retire: Callable[[Sequence[Request], int], None]
     whole: Callable[[], AbstractContextManager[None]]
 
     def step(
@@ -138,9 +138,8 @@ class Ahead:
         on = np.ones(len(slots), dtype=bool)
         on[emission.ended] = False
         self.drafts.advanced_rows(slots[on], counts[on])
-        for row in emission.ended:
-            self.pipeline.forget(requests[row].slot)
-            self.retire(requests[row], step)
+        self.pipeline.forget(slots[emission.ended])
+        self.retire([requests[row] for row in emission.ended], step)
         return emission
 
 

@@ -41,10 +41,10 @@ class DraftSource:
         self._on_device = isinstance(drafter, DeviceDrafter)
         # Of a drafter of ours: the calls of which it overrides none, so that one call tells of all rows.
         own = isinstance(drafter, SlotDrafter)
-        calls = {"start": ("start", "extend"), "extend": ("extend",), "advanced": ("advanced",)}
+        calls = ("start", "extend"), ("extend",), ("advanced",), ("stop",)
         self._by_rows = {
-            name
-            for name, used in calls.items()
+            used[0]
+            for used in calls
             if own and all(getattr(type(drafter), call) is getattr(SlotDrafter, call) for call in used)
         }
         self.failures = 0
@@ -84,10 +84,12 @@ class DraftSource:
         """Append emitted tokens."""
         self._tell(self.drafter.extend, slot, tokens)
 
-    def stop(self, slot: int) -> None:
-        """End the request in ``slot``."""
-        self._tell(self.drafter.stop, slot)
-        self._lost.discard(slot)
+    def stop_rows(self, slots: np.ndarray) -> None:
+        """End the requests in ``slots`` int64 [R]."""
+        if not (self._of_rows("stop") and self._tell_rows("stop_rows", slots)):
+            for slot in slots.tolist():
+                self._tell(self.drafter.stop, slot)
+        self._lost.difference_update(slots.tolist())
 
     def extend_rows(self, slots: np.ndarray, tokens: np.ndarray, counts: np.ndarray) -> None:
         """Append the first ``counts[r]`` of ``tokens`` [R, K + 1] to each of ``slots`` int64 [R]."""

@@ -348,18 +348,19 @@ class Engine:
         on = np.ones(len(slots), dtype=bool)
         on[emission.ended] = False
         self._drafts.extend_rows(slots[on], decided.tokens[on], emission.kept[on])
-        for row in emission.ended:
-            self._retire(judged[row], self._step)
+        if emission.ended:
+            self._retire([judged[row] for row in emission.ended], self._step)
         return emission
 
-    def _retire(self, request: Request, step: int) -> None:
-        """End a request that has its finish reason."""
-        assert request.finished is not None  # noqa: S101 - our own state
-        if request.finished is FinishReason.FAILED:
-            self._verifier.manager.note(step, "request-failed")
-        self._drafts.stop(request.slot)
-        self._scheduler.release(request)
-        self._done[request.id] = request.completion(request.finished)
+    def _retire(self, requests: Sequence[Request], step: int) -> None:
+        """End requests that have their finish reasons."""
+        for request in requests:
+            assert request.finished is not None  # noqa: S101 - our own state
+            if request.finished is FinishReason.FAILED:
+                self._verifier.manager.note(step, "request-failed")
+            self._scheduler.release(request)
+            self._done[request.id] = request.completion(request.finished)
+        self._drafts.stop_rows(np.array([request.slot for request in requests], dtype=np.int64))
 
     def _observe(
         self,

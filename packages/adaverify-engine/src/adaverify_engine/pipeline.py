@@ -155,8 +155,7 @@ class DecodePipeline:
             EngineError: steps are under way, or no captured size serves a plan.
         """
         requests = steps[0][0].requests
-        for slot in range(requests):
-            self.forget(slot)
+        self.forget(np.arange(requests))
         self._slots.open(requests, context + 2, table)
         if isinstance(self._drafter, ReadingDrafter):
             for slot in range(requests):
@@ -181,9 +180,9 @@ class DecodePipeline:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
 
-    def forget(self, slot: int) -> None:
-        """Drop what is known of the request in ``slot``."""
-        self._loaded[slot], self._known = -1, None
+    def forget(self, slots: np.ndarray) -> None:
+        """Drop what is known of the requests in ``slots`` int64 [R]."""
+        self._loaded[slots], self._known = -1, None
 
     def _load(self, batch: Batch, table: np.ndarray) -> None:
         """Bring the inputs of requests that are new to their slots to the device."""

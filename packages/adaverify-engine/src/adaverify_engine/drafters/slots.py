@@ -133,5 +133,10 @@ class SlotDrafter(ABC):
 
     def stop(self, slot: int) -> None:
         """Forget the request in ``slot``."""
-        self._lengths[slot] = 0
-        self._state.length[slot].zero_()
+        self.stop_rows(np.array([slot], dtype=np.int64))
+
+    def stop_rows(self, slots: np.ndarray) -> None:
+        """Forget the requests in ``slots`` int64 [R]."""
+        self._lengths[slots] = 0
+        at = torch.from_numpy(slots).to(self._device, non_blocking=True)
+        self._state.length.index_fill_(0, at, 0)
