@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from adaverify_engine import Sampling
+from adaverify_engine.drafters import LookupDrafter
 from adaverify_engine.emission import Emission
 from adaverify_engine.events import Events
 from adaverify_engine.request import FinishReason, prompt_key
@@ -69,3 +70,35 @@ def test_equal_prompts_have_equal_keys():
     assert prompt_key([1, 2]) == prompt_key([1, 2])
     assert len({prompt_key(p) for p in ([], [0], [0, 0], [1, 2], [2, 1])}) == 5
     assert 0 <= prompt_key(list(range(100))) < 2**53
+
+
+def fates(engine, prompts, samplings):
+    """Return, by prompt, what calibration is told of each step in order: drafted, accepted, judged."""
+    records = []
+    engine.verifier.add_observer("rows", records.append)
+    for prompt, sampling in zip(prompts, samplings, strict=True):
+        engine.add(prompt, sampling)
+    engine.run()
+    engine.verifier.drain()
+    told = {prompt_key(prompt): [] for prompt in prompts}
+    taught = 0
+    for rows in (record.rows for record in records if record.rows is not None):
+        for at, key in enumerate(rows.keys):
+            if rows.learn[at]:
+                told[key].append((rows.drafted[at], rows.accepted[at], rows.judged[at]))
+            taught += not rows.learn[at]
+    return told, taught
+
+
+def test_requests_that_end_apart_teach_what_they_teach_eagerly(make_engine, tiny):
+    """Rows of requests that ended in the step before teach nothing; the rows beside them are not cut."""
+    prompts, samplings = tiny.prompts(9), []
+    for at, prompt in enumerate(prompts):
+        # The whole output so far: often in the middle of accepted drafts, and far from the last token.
+        stop = tiny.Tokenizer().decode(tiny.greedy(tiny.Decoder(), prompt, 16 + at))
+        samplings.append(Sampling(max_tokens=60, stop_texts=(stop,)))
+    eager, none = fates(make_engine("fixed", drafter=LookupDrafter, max_requests=3), prompts, samplings)
+    replayed, lost = fates(make_engine("fixed", replayed=True, max_requests=3), prompts, samplings)
+    assert replayed == eager
+    assert none == 0 < lost
+    assert any(judged < drafted for steps in eager.values() for drafted, _, judged in steps)
