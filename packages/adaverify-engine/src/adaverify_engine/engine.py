@@ -208,7 +208,8 @@ class Engine:
     def step(self) -> Sequence[Event]:
         """Run one step; return what was emitted, decode requests first. Empty when there is nothing to do.
 
-        With captured steps the next one is launched before this one's tokens are read.
+        With captured steps the next one is launched before this one's tokens are read. The events are made
+        when they are looked at.
 
         Raises:
             EngineError: the model broke its contract, or returned logits that are not finite, or an earlier
