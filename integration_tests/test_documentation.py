@@ -309,6 +309,7 @@ def test_the_counters_page_lists_every_counter():
     counted |= {"request-failed"} & strings("adaverify-engine/src/adaverify_engine/engine.py")
     counted |= strings("adaverify-engine/src/adaverify_engine/attention/paged.py")
     counted |= strings("adaverify-engine/src/adaverify_engine/ahead.py")
+    counted |= strings("adaverify-engine/src/adaverify_engine/batch.py")
     counted |= strings("adaverify/src/adaverify/drafting.py") - {"n-gram"}
     counted |= strings("adaverify/src/adaverify/crowding.py")
     names = {text for text in counted if re.fullmatch(r"[a-z]+(-[a-z]+)+", text) or text == "unpriced"}

@@ -321,7 +321,7 @@ def test_a_request_that_the_drafter_lost_goes_on_without_drafts(make_engine, law
     options = make_engine().options
     source = DraftSource(Rows(options.limits, torch.device("cpu")), options, 50)
     for slot, prompt in ((1, [5]), (2, [0]), (3, [5])):
-        source.start(slot, prompt)
+        source.start_rows(np.array([slot]), [prompt])
     room = np.array([5, 4, 3])
     batch = source.propose([1, 2, 3], room)
     assert batch.scheduled.tolist() == [5, 0, 3]
@@ -329,7 +329,7 @@ def test_a_request_that_the_drafter_lost_goes_on_without_drafts(make_engine, law
     assert batch.scores[:, 4].tolist() == [1.0, 0.0, 3.0]
     if law:
         assert batch.probabilities[:, 0, 0].tolist() == [1.0, 0.0, 3.0]
-    source.stop(2)
-    source.start(2, [5])
+    source.stop_rows(np.array([2]))
+    source.start_rows(np.array([2]), [[5]])
     assert source.propose([1, 2, 3], room).scheduled.tolist() == [5, 4, 3]
     assert source.take_faults() == ["drafter-raised"]

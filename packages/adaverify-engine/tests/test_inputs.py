@@ -14,8 +14,12 @@ from adaverify_engine.scheduler import PrefillChunk
 LIMITS = Limits(max_requests=4, draft_tokens=2, max_model_len=20, page_size=4)
 
 
-def request(slot, tokens, computed, prompt_len=1):
-    return SimpleNamespace(slot=slot, tokens=tokens, computed=computed, prompt_len=prompt_len)
+def request(slot, prompt):
+    return SimpleNamespace(slot=slot, prompt=prompt, prompt_len=len(prompt))
+
+
+def lens(*values):
+    return np.array(values, dtype=np.int64)
 
 
 def batch(rows):
@@ -37,7 +41,7 @@ def assignment(request, offset):
 def test_tokens_positions_and_slots_by_hand():
     """The certain token sits at the KV length, drafts after it; padding goes to the null page."""
     buffers = StepBuffers(LIMITS, torch.device("cpu"))
-    buffers.load([request(1, [7, 8], 5), request(3, [9], 3)], batch([[11, 12], [13, -1]]), table())
+    buffers.load(lens(8, 9), lens(5, 3), batch([[11, 12], [13, -1]]), table()[[1, 3]])
     inputs = buffers.decode_tokens(
         assignment([0, 0, 0, 1, 1, -1], [0, 1, 2, 0, 1, -1]), buffers.kv_lens, buffers.block_table
     )
@@ -58,9 +62,8 @@ def test_tokens_positions_and_slots_by_hand():
 def test_padding_requests_hold_nothing_of_the_last_batch():
     """After a batch of four, a batch of one leaves null pages, length 0 and -1 behind it (vllm #47066)."""
     buffers = StepBuffers(LIMITS, torch.device("cpu"))
-    everyone = [request(slot, [slot + 1], 9) for slot in range(4)]
-    buffers.load(everyone, batch([[5, 6]] * 4), table())
-    buffers.load(everyone[:1], batch([[5, 6]]), table())
+    buffers.load(lens(1, 2, 3, 4), lens(9, 9, 9, 9), batch([[5, 6]] * 4), table())
+    buffers.load(lens(1), lens(9), batch([[5, 6]]), table()[:1])
     assert buffers.scheduled.tolist() == [2, -1, -1, -1]
     assert buffers.kv_lens.tolist() == [9, 0, 0, 0]
     assert buffers.block_table[1:].abs().sum() == 0
@@ -70,7 +73,7 @@ def test_padding_requests_hold_nothing_of_the_last_batch():
 def test_an_undrafted_position_is_never_an_index():
     """A -1 that reaches the gather is masked to a valid id (vllm #50939)."""
     buffers = StepBuffers(LIMITS, torch.device("cpu"))
-    buffers.load([request(0, [3], 1)], batch([[-1, -1]]), table())
+    buffers.load(lens(3), lens(1), batch([[-1, -1]]), table()[:1])
     tokens = buffers.decode_tokens(assignment([0, 0], [0, 1]), buffers.kv_lens, buffers.block_table)
     assert tokens.ids.tolist() == [3, 0]
 
@@ -78,8 +81,8 @@ def test_an_undrafted_position_is_never_an_index():
 def test_prefill_chunks_are_laid_out_one_after_the_other():
     """Ids, positions and slots of two chunks, across a page boundary."""
     chunks = (
-        PrefillChunk(request(2, list(range(50, 60)), 3, 10), 3, 3),
-        PrefillChunk(request(0, [40, 41], 0, 2), 0, 2),
+        PrefillChunk(request(2, list(range(50, 60))), 3, 3),
+        PrefillChunk(request(0, [40, 41]), 0, 2),
     )
     inputs = prefill_tokens(chunks, table(), 4, torch.device("cpu"))
     page = table()

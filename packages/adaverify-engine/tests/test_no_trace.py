@@ -5,6 +5,7 @@ Penalties have their own: ``test_penalties.py``.
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -50,7 +51,7 @@ def spoil(engine, value):
     cache, size = engine.executor.cache, engine.options.page_size
     keep = torch.zeros(cache.data.shape[2], dtype=torch.bool)
     scheduler = engine._scheduler
-    for request in scheduler._arrival:
+    for request in scheduler.owners(np.flatnonzero(scheduler.running.live)):
         at = torch.arange(request.computed)
         pages = torch.from_numpy(scheduler.block_table[request.slot]).long()
         keep[pages[at // size] * size + at % size] = True

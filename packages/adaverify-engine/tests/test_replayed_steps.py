@@ -175,3 +175,15 @@ def test_a_device_drafter_that_fails_to_follow_costs_drafts_and_no_request(make_
     assert list(done.tokens) == expected
     assert engine.verifier.counters["replay-missed-drafter"] > 0
     assert engine.verifier.counters["drafter-raised"] > 0
+
+
+def test_no_step_is_launched_for_a_request_that_ends_before_it(make_engine, tiny):
+    """A step under way emits one token here at least: what can end by then is not run with again."""
+    prompts, lengths = tiny.prompts(7), (1, 2, 3, 5, 9, 4, 30)
+    engine = make_engine("none", replayed=True, max_requests=2)
+    for prompt, length in zip(prompts, lengths, strict=True):
+        engine.add(prompt, Sampling(max_tokens=length))
+    engine.run()
+    assert engine.stats.discarded == 0
+    assert engine.stats.decode_requests == sum(lengths) - len(lengths)
+    assert engine.verifier.counters["graph replayed"] > 10

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from adaverify_engine import Sampling
-from adaverify_engine.request import Event, FinishReason, prompt_key
+from adaverify_engine.drafters import LookupDrafter
+from adaverify_engine.emission import Emission
+from adaverify_engine.events import Events
+from adaverify_engine.request import FinishReason, prompt_key
 
 
 @pytest.mark.parametrize(
@@ -23,7 +27,12 @@ from adaverify_engine.request import Event, FinishReason, prompt_key
 )
 def test_drafts_behind_an_accepted_end_do_not_count(finished, tokens, accepted, judged):
     """Five drafts, judged up to an accepted end token (maths section 10)."""
-    assert Event(0, (7,) * tokens, "", finished).judged(5, accepted) == judged
+    kept = np.array([6, tokens])
+    reasons = {} if finished is None else {1: finished}
+    emission = Emission(kept, 0, Events(np.arange(2), np.full((2, 6), 7), kept, {}, reasons))
+    scheduled = np.array([5, 5])
+    assert emission.judged(scheduled, np.array([5, accepted])).tolist() == [5, judged]
+    assert scheduled.tolist() == [5, 5], "the plan's own array was written to"
 
 
 @pytest.mark.parametrize("replayed", [False, True])
@@ -61,3 +70,35 @@ def test_equal_prompts_have_equal_keys():
     assert prompt_key([1, 2]) == prompt_key([1, 2])
     assert len({prompt_key(p) for p in ([], [0], [0, 0], [1, 2], [2, 1])}) == 5
     assert 0 <= prompt_key(list(range(100))) < 2**53
+
+
+def fates(engine, prompts, samplings):
+    """Return, by prompt, what calibration is told of each step in order: drafted, accepted, judged."""
+    records = []
+    engine.verifier.add_observer("rows", records.append)
+    for prompt, sampling in zip(prompts, samplings, strict=True):
+        engine.add(prompt, sampling)
+    engine.run()
+    engine.verifier.drain()
+    told = {prompt_key(prompt): [] for prompt in prompts}
+    taught = 0
+    for rows in (record.rows for record in records if record.rows is not None):
+        for at, key in enumerate(rows.keys):
+            if rows.learn[at]:
+                told[key].append((rows.drafted[at], rows.accepted[at], rows.judged[at]))
+            taught += not rows.learn[at]
+    return told, taught
+
+
+def test_requests_that_end_apart_teach_what_they_teach_eagerly(make_engine, tiny):
+    """Rows of requests that ended in the step before teach nothing; the rows beside them are not cut."""
+    prompts, samplings = tiny.prompts(9), []
+    for at, prompt in enumerate(prompts):
+        # The whole output so far: often in the middle of accepted drafts, and far from the last token.
+        stop = tiny.Tokenizer().decode(tiny.greedy(tiny.Decoder(), prompt, 16 + at))
+        samplings.append(Sampling(max_tokens=60, stop_texts=(stop,)))
+    eager, none = fates(make_engine("fixed", drafter=LookupDrafter, max_requests=3), prompts, samplings)
+    replayed, lost = fates(make_engine("fixed", replayed=True, max_requests=3), prompts, samplings)
+    assert replayed == eager
+    assert none == 0 < lost
+    assert any(judged < drafted for steps in eager.values() for drafted, _, judged in steps)

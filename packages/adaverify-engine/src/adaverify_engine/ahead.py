@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from time import perf_counter
@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from adaverify_contracts import StepOutcome
+from adaverify_engine.batch import Batch
 from adaverify_engine.draft_source import DraftSource
-from adaverify_engine.emission import Decided, emit
+from adaverify_engine.emission import Decided, Emission, emit
+from adaverify_engine.events import Events, joined
 from adaverify_engine.flight import AHEAD, Landed
 from adaverify_engine.pipeline import DecodePipeline
 from adaverify_engine.request import Event, Request
@@ -22,7 +24,7 @@ from adaverify_engine.stats import EngineStats, PhaseClock
 if TYPE_CHECKING:
     from adaverify_runtime import Verifier
 
-Batch = Landed[tuple[Request, ...]]
+Read = Landed[Batch]
 """A step of these requests, in row order, whose results are on the host."""
 
 
@@ -35,7 +37,7 @@ class Ahead:
         scheduler: who runs, and where.
         drafts: told how far the device has moved each request on.
         verifier: learns from every step.
-        retire: ends a request that has its finish reason, in the step of that number.
+        retire: ends requests that have their finish reasons, in the step of that number.
         whole: marks bookkeeping that must not stop half-way.
     """
 
@@ -43,12 +45,12 @@ class Ahead:
     scheduler: Scheduler
     drafts: DraftSource
     verifier: Verifier
-    retire: Callable[[Request, int], None]
+    retire: Callable[[Sequence[Request], int], None]
     whole: Callable[[], AbstractContextManager[None]]
 
     def step(
         self, step: int, work: Work, stats: EngineStats, clock: PhaseClock
-    ) -> tuple[list[Event] | None, int]:
+    ) -> tuple[Sequence[Event] | None, int]:
         """Launch ahead and hand out the oldest step under way.
 
         Args:
@@ -61,83 +63,88 @@ class Ahead:
             What was emitted, None when the next step must run eagerly; and how many steps were launched.
         """
         launched = 0
-        if work.decode and not work.chunks and self._ready(step, work):
+        if work.decode and not work.chunks and self._ready(step, work.batch):
             while self.pipeline.under_way < AHEAD:
-                requests = self.pipeline.continuing(work.decode)
-                if not requests or not self._launch(step + launched, requests):
+                batch = self.pipeline.continuing(work.batch, self.scheduler)
+                if not len(batch) or not self._launch(step + launched, batch):
                     break
                 launched += 1
             clock.mark("plan")
         if not self.pipeline.under_way:
             return None, launched
-        events = self._take(stats, clock)
+        taken = [self._take(stats, clock)]
         if self.scheduler.idle:
             while self.pipeline.under_way:
-                events += self._take(stats, clock)
-        return events, launched
+                taken.append(self._take(stats, clock))
+        return joined(taken), launched
 
-    def _launch(self, step: int, requests: tuple[Request, ...]) -> bool:
+    def _launch(self, step: int, batch: Batch) -> bool:
         started = perf_counter()
-        state, plan = self.pipeline.plan(step, requests, self.scheduler)
+        state, plan = self.pipeline.plan(step, batch, self.scheduler)
         # A step that runs and that nobody knows of would lose its tokens.
         with self.whole():
-            return self.pipeline.launch(state, plan, requests, started)
+            return self.pipeline.launch(state, plan, batch, started)
 
-    def _ready(self, step: int, work: Work) -> bool:
-        if not self.drafts.serves([request.slot for request in work.decode]):
-            self.verifier.manager.note(step, "replay-missed-drafter")
-        elif any(request.sampling.logprobs for request in work.decode):
-            self.verifier.manager.note(step, "replay-missed-logprobs")
-        elif any(request.sampling.penalised for request in work.decode):
-            self.verifier.manager.note(step, "replay-missed-penalties")
-        else:
-            return True
-        return False
+    def _ready(self, step: int, batch: Batch) -> bool:
+        missed = batch.misses if self.drafts.serves(batch.slots) else "replay-missed-drafter"
+        if missed:
+            self.verifier.manager.note(step, missed)
+        return not missed
 
-    def _take(self, stats: EngineStats, clock: PhaseClock) -> list[Event]:
+    def _take(self, stats: EngineStats, clock: PhaseClock) -> Events:
         landed = self.pipeline.read()
         clock.mark("forward")
-        alive = np.array([request.finished is None for request in landed.rows], dtype=bool)
-        judged = landed.state.scheduled.copy()
+        # Rows of requests that ended in the step before are dropped.
+        alive = self.scheduler.running.holds(landed.state.slots, landed.state.generations)
         with self.whole():
-            events = self._hand_out(landed, stats, judged)
+            emission, judged = self._hand_out(landed, alive, stats)
             self.pipeline.drop()
         clock.mark("accept")
-        outcome = _outcome(landed, alive, judged, sum(len(event.tokens) for event in events))
+        outcome = _outcome(landed, alive, judged, emission.tokens)
         self.verifier.observe(outcome, landed.plan)
         stats.count(outcome, alive)
         clock.mark("observe")
-        return events
+        return emission.events
 
-    def _hand_out(self, landed: Batch, stats: EngineStats, judged: np.ndarray) -> list[Event]:
-        """Move every request on; rows of requests that ended in the step before are dropped.
+    def _hand_out(self, landed: Read, alive: np.ndarray, stats: EngineStats) -> tuple[Emission, np.ndarray]:
+        """Move every request that is ``alive`` bool [R] on; return what was handed out.
 
-        ``judged`` int64 [R], the drafts scheduled, is cut where an accepted one ended its request.
+        With it comes int64 [R], the drafts scheduled, cut where an accepted one ended its request.
         """
-        results = landed.results
-        decided = Decided(results.accepted.tolist(), results.tokens.tolist(), [], results.gaps.tolist())
-        events = []
-        for index, request in enumerate(landed.rows):
-            count = decided.accepted[index] + 1
-            if request.finished is not None:
-                stats.discarded += count
-                continue
-            request.computed += count
-            request.steps += 1
-            event, cut = emit(request, decided, index, None)
-            events.append(event)
-            judged[index] = event.judged(int(judged[index]), count - 1)
-            stats.discarded += cut
-            if event.finished is None:
-                self.drafts.advanced(request.slot, count)
-                continue
-            self.pipeline.forget(request.slot)
-            self.retire(request, landed.state.step)
-        return events
+        results, state, requests = landed.results, landed.state, landed.rows.requests
+        decided, slots = Decided(results.accepted, results.tokens, results.gaps), state.slots
+        if np.count_nonzero(alive) == len(alive):
+            emission = self._advance(requests, slots, decided, state.step)
+            stats.discarded += emission.cut
+            return emission, emission.judged(state.scheduled, decided.accepted)
+        rows, judged = np.flatnonzero(alive), state.scheduled.copy()
+        stats.discarded += int((results.accepted[~alive] + 1).sum())
+        decided, slots = decided.of_rows(rows), slots[rows]
+        emission = self._advance(tuple([requests[row] for row in rows.tolist()]), slots, decided, state.step)
+        stats.discarded += emission.cut
+        judged[rows] = emission.judged(judged[rows], decided.accepted)
+        return emission, judged
+
+    def _advance(
+        self, requests: tuple[Request, ...], slots: np.ndarray, decided: Decided, step: int
+    ) -> Emission:
+        running, counts = self.scheduler.running, decided.accepted + 1
+        running.computed[slots] += counts
+        running.steps[slots] += 1
+        emission = emit(running, requests, slots, decided, None)
+        if not emission.ended:
+            self.drafts.advanced_rows(slots, counts)
+            return emission
+        on = np.ones(len(slots), dtype=bool)
+        on[emission.ended] = False
+        self.drafts.advanced_rows(slots[on], counts[on])
+        self.pipeline.forget(slots[emission.ended])
+        self.retire([requests[row] for row in emission.ended], step)
+        return emission
 
 
-def _outcome(landed: Batch, alive: np.ndarray, judged: np.ndarray, emitted: int) -> StepOutcome:
-    state, results, requests = landed.state, landed.results, landed.rows
+def _outcome(landed: Read, alive: np.ndarray, judged: np.ndarray, emitted: int) -> StepOutcome:
+    state, results, rows = landed.state, landed.results, landed.rows
     return StepOutcome(
         step=state.step,
         slots=state.slots,
@@ -147,11 +154,11 @@ def _outcome(landed: Batch, alive: np.ndarray, judged: np.ndarray, emitted: int)
         accepted=results.accepted,
         scores=results.scores,
         # A request that had ended stands on tokens nobody was given: its labels are of another law.
-        learn=alive & np.array([request.sampling.teaches for request in requests], dtype=bool),
-        sampled=np.array([not request.sampling.greedy for request in requests], dtype=bool),
+        learn=alive & rows.teaches,
+        sampled=rows.sampled,
         emitted=emitted,
         seconds=landed.seconds,
         host_seconds=landed.seconds - landed.waited,
-        keys=np.array([request.key for request in requests], dtype=np.int64),
+        keys=rows.keys,
         judged=judged,
     )

@@ -10,6 +10,7 @@ import torch
 
 from adaverify_contracts import DeviceDrafter, DraftBatch, Drafter, EngineError
 from adaverify_contracts.describing import describe, kind_of
+from adaverify_engine.drafters.slots import SlotDrafter
 from adaverify_engine.options import EngineOptions
 
 FAILURES = 3
@@ -38,6 +39,14 @@ class DraftSource:
         self.drafter = drafter
         # Asked once: a protocol's isinstance walks its members, 15 us a call, and calls are per request.
         self._on_device = isinstance(drafter, DeviceDrafter)
+        # Of a drafter of ours: the calls of which it overrides none, so that one call tells of all rows.
+        own = isinstance(drafter, SlotDrafter)
+        calls = ("start", "extend"), ("extend",), ("advanced",), ("stop",)
+        self._by_rows = {
+            used[0]
+            for used in calls
+            if own and all(getattr(type(drafter), call) is getattr(SlotDrafter, call) for call in used)
+        }
         self.failures = 0
         self._width = options.draft_tokens
         self._device = options.device
@@ -63,27 +72,43 @@ class DraftSource:
         faults, self._faults = self._faults, []
         return faults
 
-    def start(self, slot: int, prompt: Sequence[int]) -> None:
-        """Begin a request in ``slot``."""
-        self._lost.discard(slot)
-        self._tell(self.drafter.start, slot, prompt)
+    def start_rows(self, slots: np.ndarray, prompts: Sequence[Sequence[int]]) -> None:
+        """Begin a request in each of ``slots`` int64 [R]."""
+        self._lost.difference_update(slots.tolist())
+        if self._of_rows("start") and self._tell_rows("start_rows", slots, prompts):
+            return
+        for slot, prompt in zip(slots.tolist(), prompts, strict=True):
+            self._tell(self.drafter.start, slot, prompt)
 
     def extend(self, slot: int, tokens: Sequence[int]) -> None:
         """Append emitted tokens."""
         self._tell(self.drafter.extend, slot, tokens)
 
-    def stop(self, slot: int) -> None:
-        """End the request in ``slot``."""
-        self._tell(self.drafter.stop, slot)
-        self._lost.discard(slot)
+    def stop_rows(self, slots: np.ndarray) -> None:
+        """End the requests in ``slots`` int64 [R]."""
+        if not (self._of_rows("stop") and self._tell_rows("stop_rows", slots)):
+            for slot in slots.tolist():
+                self._tell(self.drafter.stop, slot)
+        self._lost.difference_update(slots.tolist())
 
-    def serves(self, slots: Sequence[int]) -> bool:
+    def extend_rows(self, slots: np.ndarray, tokens: np.ndarray, counts: np.ndarray) -> None:
+        """Append the first ``counts[r]`` of ``tokens`` [R, K + 1] to each of ``slots`` int64 [R]."""
+        if self._of_rows("extend") and self._tell_rows("extend_rows", slots, tokens, counts):
+            return
+        for slot, row, count in zip(slots.tolist(), tokens.tolist(), counts.tolist(), strict=True):
+            self.extend(slot, row[:count])
+
+    def serves(self, slots: np.ndarray) -> bool:
         """Return whether the drafter may be asked for all of ``slots``: it has failed in none of them."""
-        return not self.disabled and self._lost.isdisjoint(slots)
+        return not self.disabled and (not self._lost or self._lost.isdisjoint(slots.tolist()))
 
-    def advanced(self, slot: int, count: int) -> None:
-        """Tell a device drafter that the device appended ``count`` tokens by itself."""
-        if self._on_device:
+    def advanced_rows(self, slots: np.ndarray, counts: np.ndarray) -> None:
+        """Tell a device drafter that the device appended ``counts[r]`` tokens to each of ``slots``."""
+        if not self._on_device:
+            return
+        if self._of_rows("advanced") and self._tell_rows("advanced_rows", slots, counts):
+            return
+        for slot, count in zip(slots.tolist(), counts.tolist(), strict=True):
             self._tell(self.drafter.advanced, slot, count)  # type: ignore[attr-defined]
 
     def nothing(self, rows: int) -> DraftBatch:
@@ -99,7 +124,9 @@ class DraftSource:
         if self.disabled:
             self._faults.append("drafter-disabled")
             return self.nothing(len(slots))
-        rows = [row for row, slot in enumerate(slots) if slot not in self._lost]
+        rows = list(range(len(slots)))
+        if self._lost:
+            rows = [row for row, slot in enumerate(slots) if slot not in self._lost]
         try:
             batch = self.drafter.propose([slots[row] for row in rows], room[rows])
             self._check(batch, room[rows])
@@ -141,6 +168,26 @@ class DraftSource:
             for into, part in ((whole.tokens, batch.tokens), (whole.scores, batch.scores))
         )
         return DraftBatch(tokens, whole.scheduled, scores, laws)
+
+    def _of_rows(self, name: str) -> bool:
+        """Return whether the drafter takes all rows at once: one of ours, which overrides no call of it."""
+        return name in self._by_rows and name not in vars(self.drafter)
+
+    def _tell_rows(self, name: str, slots: np.ndarray, *news: object) -> bool:
+        """Tell the drafter of all rows at once; False where rows that it has lost must be left out."""
+        if self.disabled:
+            return True
+        if self._lost and not self._lost.isdisjoint(slots.tolist()):
+            return False
+        try:
+            getattr(self.drafter, name)(slots, *news)
+        except KeyboardInterrupt:
+            self._lost.update(slots.tolist())
+            raise
+        except BaseException as error:  # noqa: BLE001 - as in propose
+            self._lost.update(slots.tolist())
+            self._failed(error, name)
+        return True
 
     def _tell(self, call: Callable[..., None], slot: int, *news: Sequence[int] | int) -> None:
         if self.disabled or slot in self._lost:

@@ -22,9 +22,10 @@ from adaverify_contracts import (
     StepState,
 )
 from adaverify_engine.ahead import Ahead
+from adaverify_engine.batch import Batch
 from adaverify_engine.draft_source import DraftSource
 from adaverify_engine.drafters.reading import ReadingDrafter
-from adaverify_engine.emission import Decided, emit
+from adaverify_engine.emission import Decided, Emission, emit
 from adaverify_engine.executor import Executor, Passed
 from adaverify_engine.options import EngineOptions, Sampling
 from adaverify_engine.parts import require_parts
@@ -204,10 +205,11 @@ class Engine:
         return report
 
     @torch.inference_mode()
-    def step(self) -> list[Event]:
+    def step(self) -> Sequence[Event]:
         """Run one step; return what was emitted, decode requests first. Empty when there is nothing to do.
 
-        With captured steps the next one is launched before this one's tokens are read.
+        With captured steps the next one is launched before this one's tokens are read. The events are made
+        when they are looked at.
 
         Raises:
             EngineError: the model broke its contract, or returned logits that are not finite, or an earlier
@@ -216,11 +218,8 @@ class Engine:
         clock = PhaseClock(self.stats.seconds)
         with self._whole():
             started = self._scheduler.admit()
-        for request in started:
-            self._drafts.start(request.slot, request.tokens)
-            if self._reader is not None:
-                pages = self._scheduler.block_table[request.slot]
-                self._reader.place(request.slot, pages, request.sampling.temperature)
+        if started:
+            self._begin(started)
         work = self._scheduler.work()
         if self._ahead is not None:
             replayed, launched = self._ahead.step(self._step, work, self.stats, clock)
@@ -234,19 +233,27 @@ class Engine:
         state = self._state(work, batch)
         plan, staged = self._plan(work, batch, state)
         clock.mark("plan")
-        table = self._scheduler.block_table
-        longest = max((r.computed + 1 + self._options.draft_tokens for r in work.decode), default=0)
-        passed = self._executor.forward(work, staged, plan, table, longest)
+        scheduler, longest = self._scheduler, self._options.draft_tokens + 1
+        longest += int(scheduler.running.computed[work.batch.slots].max(initial=0))
+        passed = self._executor.forward(work, staged, plan, scheduler.block_table, longest)
         clock.mark("forward")
         judged = work.decode + tuple(chunk.request for chunk in work.finals)
         decided, admitted = self._judge(passed.logits, judged, batch, staged)
         with self._whole():
-            events = self._advance(work, judged, decided, passed)
+            emission = self._advance(work, judged, decided, passed)
         clock.mark("accept")
-        self._observe(state, plan, batch, admitted, decided, judged, events, clock.elapsed)
+        self._observe(state, plan, batch, admitted, decided, work.batch, emission, clock.elapsed)
         clock.mark("observe")
         self._step += 1
-        return events
+        return emission.events
+
+    def _begin(self, started: list[Request]) -> None:
+        """Tell the drafter of requests that were given a slot."""
+        slots = np.array([request.slot for request in started], dtype=np.int64)
+        self._drafts.start_rows(slots, [request.prompt for request in started])
+        if self._reader is not None:
+            temperatures = self._scheduler.running.temperature[slots]
+            self._reader.place_rows(slots, self._scheduler.block_table[slots], temperatures)
 
     @contextmanager
     def _whole(self) -> Iterator[None]:
@@ -266,8 +273,8 @@ class Engine:
         width, rows = self._options.draft_tokens, len(work.decode)
         if not self._drafts_now(work):
             return self._drafts.nothing(rows)
-        room = np.array([min(width, request.room) for request in work.decode], dtype=np.int64)
-        return self._drafts.propose([request.slot for request in work.decode], room)
+        room = np.minimum(self._scheduler.running.room(work.batch.slots) - 1, width)
+        return self._drafts.propose(work.batch.slots.tolist(), room)
 
     def _drafts_now(self, work: Work) -> bool:
         """Return whether this eager step drafts; asked once a step, and never in mode ``none``."""
@@ -276,27 +283,29 @@ class Engine:
         if self._verifier.bare_tiers:
             # Prices of replays say nothing of a step that is none.
             return True
-        return self._verifier.manager.draft_next(len(work.decode), work.kv_tokens)[0]
+        return self._verifier.manager.draft_next(
+            len(work.decode), self._scheduler.kv_tokens(work.batch.slots)
+        )[0]
 
-    def _state(self, work: Work, batch: DraftBatch) -> StepState:
-        slots = np.array([request.slot for request in work.decode], dtype=np.int64)
-        sensitive = np.array([request.sampling.trim_sensitive for request in work.decode], dtype=bool)
+    def _state(self, work: Work, drafts: DraftBatch) -> StepState:
+        batch = work.batch
         return StepState(
             step=self._step,
-            slots=slots,
-            generations=self._scheduler.generations[slots],
-            scheduled=batch.scheduled,
+            slots=batch.slots,
+            generations=batch.generations,
+            scheduled=drafts.scheduled,
             emitting=len(work.decode) + len(work.finals),
             other_tokens=sum(chunk.length for chunk in work.chunks),
-            kv_tokens=work.kv_tokens,
-            sampled=bool(sensitive.any()),
-            sampled_requests=sensitive,
+            kv_tokens=self._scheduler.kv_tokens(work.batch.slots),
+            sampled=batch.any_sensitive,
+            sampled_requests=batch.sensitive,
         )
 
     def _plan(self, work: Work, batch: DraftBatch, state: StepState) -> tuple[Plan, Staged | None]:
-        rows, buffers = len(work.decode), self._executor.buffers
+        rows, buffers, slots = len(work.decode), self._executor.buffers, work.batch.slots
         if rows:
-            buffers.load(work.decode, batch, self._scheduler.block_table)
+            running, table = self._scheduler.running, self._scheduler.block_table[slots]
+            buffers.load(running.newest(slots), running.computed[slots], batch, table)
             self._verifier.publish(state.step, state.slots, state.generations, batch.scores)
         plan = self._verifier.plan(state)
         if not rows:
@@ -313,49 +322,46 @@ class Engine:
         return plan, staged
 
     def _judge(
-        self,
-        logits: torch.Tensor,
-        judged: tuple[Request, ...],
-        batch: DraftBatch,
-        staged: Staged | None,
+        self, logits: torch.Tensor, judged: tuple[Request, ...], batch: DraftBatch, staged: Staged | None
     ) -> tuple[Decided, np.ndarray]:
         if not judged:
-            return Decided([], [], [], []), np.zeros(0, dtype=np.int64)
-        verdict, admitted = self._executor.judge(logits, judged, batch, staged)
+            nothing = np.zeros((0, self._options.draft_tokens + 1), dtype=np.int64)
+            return Decided(nothing[:, 0], nothing, nothing.astype(np.float32)), nothing[:, 0]
+        running = self._scheduler.running
+        verdict, admitted = self._executor.judge(logits, judged, batch, staged, running)
         return Decided.of(verdict), admitted
 
-    def _advance(
-        self, work: Work, judged: tuple[Request, ...], decided: Decided, passed: Passed
-    ) -> list[Event]:
+    def _advance(self, work: Work, judged: tuple[Request, ...], decided: Decided, passed: Passed) -> Emission:
         """Move every request on: KV lengths, tokens, features, drafter, slots."""
+        running, rows = self._scheduler.running, len(work.decode)
         for chunk in work.chunks:
-            chunk.request.computed += chunk.length
+            running.computed[chunk.request.slot] += chunk.length
             self.stats.prompt_tokens += chunk.length
-        if self._reader is not None and passed.features is not None:
-            last = [decided.rows[index][count] for index, count in enumerate(decided.accepted)]
-            self._reader.keep([request.slot for request in judged], passed.features, last)
-        events = []
-        for index, request in enumerate(judged):
-            if index < len(work.decode):
-                request.computed += 1 + decided.accepted[index]
-                request.steps += 1
-            event, cut = emit(request, decided, index, passed.logits)
-            events.append(event)
-            self.stats.discarded += cut
-            if event.finished is None:
-                self._drafts.extend(request.slot, event.tokens)
-                continue
-            self._retire(request, self._step)
-        return events
+        finals = [request.slot for request in judged[rows:]]
+        slots = np.concatenate((work.batch.slots, np.array(finals, dtype=np.int64)))
+        if self._reader is not None and passed.features is not None and decided.rows is not None:
+            last = decided.rows[np.arange(len(slots)), decided.accepted]
+            self._reader.keep(slots, passed.features, last)
+        running.computed[work.batch.slots] += 1 + decided.accepted[:rows]
+        running.steps[work.batch.slots] += 1
+        emission = emit(running, judged, slots, decided, passed.logits)
+        self.stats.discarded += emission.cut
+        on = np.ones(len(slots), dtype=bool)
+        on[emission.ended] = False
+        self._drafts.extend_rows(slots[on], decided.tokens[on], emission.kept[on])
+        if emission.ended:
+            self._retire([judged[row] for row in emission.ended], self._step)
+        return emission
 
-    def _retire(self, request: Request, step: int) -> None:
-        """End a request that has its finish reason."""
-        assert request.finished is not None  # noqa: S101 - our own state
-        if request.finished is FinishReason.FAILED:
-            self._verifier.manager.note(step, "request-failed")
-        self._drafts.stop(request.slot)
-        self._scheduler.release(request)
-        self._done[request.id] = request.completion(request.finished)
+    def _retire(self, requests: Sequence[Request], step: int) -> None:
+        """End requests that have their finish reasons."""
+        for request in requests:
+            assert request.finished is not None  # noqa: S101 - our own state
+            if request.finished is FinishReason.FAILED:
+                self._verifier.manager.note(step, "request-failed")
+            self._scheduler.release(request)
+            self._done[request.id] = request.completion(request.finished)
+        self._drafts.stop_rows(np.array([request.slot for request in requests], dtype=np.int64))
 
     def _observe(
         self,
@@ -364,28 +370,28 @@ class Engine:
         batch: DraftBatch,
         admitted: np.ndarray,
         decided: Decided,
-        judged: tuple[Request, ...],
-        events: list[Event],
+        rows: Batch,
+        emission: Emission,
         seconds: float,
     ) -> None:
-        rows = state.requests
-        accepted = np.array(decided.accepted[:rows], dtype=np.int64)
+        requests = state.requests
+        accepted = decided.accepted[:requests].astype(np.int64)
         outcome = StepOutcome(
             step=state.step,
             slots=state.slots,
             generations=state.generations,
             drafted=batch.scheduled,
-            admitted=admitted[:rows],
+            admitted=admitted[:requests],
             accepted=accepted,
             scores=batch.scores.cpu().numpy(),
-            learn=np.array([request.sampling.teaches for request in judged[:rows]], dtype=bool),
-            sampled=np.array([not request.sampling.greedy for request in judged[:rows]], dtype=bool),
-            emitted=sum(len(event.tokens) for event in events),
+            learn=rows.teaches,
+            sampled=rows.sampled,
+            emitted=emission.tokens,
             seconds=seconds,
-            keys=np.array([request.key for request in judged[:rows]], dtype=np.int64),
-            judged=np.array(list(map(Event.judged, events, batch.scheduled, accepted)), dtype=np.int64),
+            keys=rows.keys,
+            judged=emission.judged(batch.scheduled, accepted),
         )
         for name in (*self._drafts.take_faults(), *self._executor.attention.take_fallbacks()):
             self._verifier.manager.note(state.step, name)
         self._verifier.observe(outcome, plan)
-        self.stats.count(outcome, np.ones(rows, dtype=bool))
+        self.stats.count(outcome, np.ones(requests, dtype=bool))

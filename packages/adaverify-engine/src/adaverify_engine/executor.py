@@ -11,13 +11,14 @@ import torch
 
 from adaverify_contracts import DraftBatch, Plan, TappedModel, TargetModel
 from adaverify_engine.acceptance import Sequences, Verdict, judge
-from adaverify_engine.attention import ChunkAttention, DecodeAttentionChoice, StepAttention
+from adaverify_engine.attention import DecodeAttentionChoice, StepAttention, attention_of
 from adaverify_engine.cache import PagedCache
 from adaverify_engine.inputs import StepBuffers, TokenInputs, prefill_tokens, whole_rows
 from adaverify_engine.options import EngineOptions
 from adaverify_engine.penalties import penalised
 from adaverify_engine.request import Request
 from adaverify_engine.returned import Returned
+from adaverify_engine.running import Running
 from adaverify_engine.scheduler import Work
 
 if TYPE_CHECKING:
@@ -92,10 +93,8 @@ class Executor:
             )
         if inputs is None or work.chunks:
             inputs = self._with_prefill(inputs, work, table)
-        chunks = [
-            ChunkAttention(table[chunk.request.slot], chunk.start, chunk.length, self._group, self.cache)
-            for chunk in work.chunks
-        ]
+        pieces = [(table[chunk.request.slot], chunk.start, chunk.length) for chunk in work.chunks]
+        chunks = attention_of(pieces, self._group, self.cache) if pieces else ()
         padding = self._padding(len(inputs.ids))
         inputs = inputs.padded(padding)
         attend = StepAttention(self.cache, inputs.slots, decode, width, chunks, self._group, padding)
@@ -104,10 +103,10 @@ class Executor:
             return Passed(self._logits(hidden)[:width], None if features is None else features[:width])
         deciding = self._deciding(work, width)
         count = len(deciding)
-        if not deciding:
+        if not count:
             return Passed(torch.zeros((0, self._model.geometry.vocabulary), device=self._device))
-        deciding += deciding[-1:] * self._padding(count)
-        at = torch.tensor(deciding, dtype=torch.int64, device=self._device)
+        deciding = np.pad(deciding, (0, self._padding(count)), mode="edge")
+        at = torch.from_numpy(deciding).to(self._device)
         return Passed(self._logits(hidden[at])[:count], None if features is None else features[at[:count]])
 
     @property
@@ -155,8 +154,17 @@ class Executor:
         requests: Sequence[Request],
         batch: DraftBatch,
         staged: Staged | None,
+        running: Running,
     ) -> tuple[Verdict, np.ndarray]:
-        """Return the verdict and the admitted drafts int64 [S] of ``requests``, decode requests first."""
+        """Return the verdict and the admitted drafts int64 [S] of ``requests``, decode requests first.
+
+        Args:
+            logits: float32 [N, V].
+            requests: running ones.
+            batch: drafts of the decode requests; staged: their assignment, None where there are none.
+            running: their state by slot.
+        """
+        slots = np.array([request.slot for request in requests], dtype=np.int64)
         decode = len(batch.scheduled)
         finals = len(requests) - decode
         width = self._options.draft_tokens
@@ -168,21 +176,21 @@ class Executor:
             start[:decode] = staged.assignment.query_start_loc[:decode]
         drafts = torch.full((len(requests), width), -1, dtype=torch.int64, device=self._device)
         drafts[:decode] = batch.tokens
-        sampled = any(not request.sampling.greedy for request in requests)
-        by_equality = [not request.sampling.trim_sensitive for request in requests]
-        drawn = batch.probabilities is not None and not all(by_equality)
-        logits = penalised(logits, requests, start, admitted, drafts)
+        sampled, by_equality = running.sampled[slots], ~running.sensitive[slots]
+        drawn = batch.probabilities is not None and not by_equality.all()
+        if running.penalised[slots].any():
+            logits = penalised(logits, requests, start, admitted, drafts)
         sequences = Sequences(
             start=start,
             admitted=admitted,
             drafts=drafts,
             draft_law=_extended(batch.probabilities, finals) if drawn else None,
-            temperature=self._column([request.sampling.temperature for request in requests]),
-            top_p=self._column([request.sampling.top_p for request in requests]),
-            noise=torch.from_numpy(_noise(requests, width)).to(self._device),
-            by_equality=torch.tensor(by_equality, device=self._device) if drawn else None,
+            temperature=self._column(running.temperature[slots]),
+            top_p=self._column(running.top_p[slots]),
+            noise=self._column(_noise(requests, np.flatnonzero(sampled), width)),
+            by_equality=self._column(by_equality) if drawn else None,
         )
-        return judge(logits, sequences, sampled=sampled), admitted.cpu().numpy()
+        return judge(logits, sequences, sampled=bool(sampled.any())), admitted.cpu().numpy()
 
     def _pass(self, inputs: TokenInputs, attend: StepAttention) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return hidden states [T, hidden] and, where somebody reads them, features [T, F]."""
@@ -211,17 +219,14 @@ class Executor:
         prompt = prefill_tokens(work.chunks, table, self._options.page_size, self._device)
         return prompt if inputs is None else inputs.joined(prompt)
 
-    def _deciding(self, work: Work, width: int) -> list[int]:
-        """Return the tokens that may emit: all decode tokens, the last of each finishing prefill."""
-        rows, at = list(range(width)), width
-        for chunk in work.chunks:
-            at += chunk.length
-            if chunk.final:
-                rows.append(at - 1)
-        return rows
+    def _deciding(self, work: Work, width: int) -> np.ndarray:
+        """Return int64 [N], the tokens that may emit: all decode tokens, the last of each ending prompt."""
+        ends = width - 1 + np.cumsum([chunk.length for chunk in work.chunks], dtype=np.int64)
+        final = np.array([chunk.final for chunk in work.chunks], dtype=bool)
+        return np.concatenate((np.arange(width), ends[final]))
 
-    def _column(self, values: list[float]) -> torch.Tensor:
-        return torch.tensor(values, dtype=torch.float32, device=self._device)
+    def _column(self, values: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(values).to(self._device)
 
 
 def _extended(law: torch.Tensor | None, rows: int) -> torch.Tensor | None:
@@ -230,11 +235,18 @@ def _extended(law: torch.Tensor | None, rows: int) -> torch.Tensor | None:
     return torch.cat((law, law.new_zeros((rows, *law.shape[1:]))))
 
 
-def _noise(requests: Sequence[Request], width: int) -> np.ndarray:
-    """Return float64 [S, K + 1, 2] by output position, 0 for greedy requests and past the last position."""
+def _noise(requests: Sequence[Request], drawn: np.ndarray, width: int) -> np.ndarray:
+    """Return float64 [S, K + 1, 2] by output position, 0 for greedy requests and past the last position.
+
+    Args:
+        requests: S requests.
+        drawn: int64 [N], those of them whose tokens are drawn.
+        width: K.
+    """
     noise = np.zeros((len(requests), width + 1, 2))
-    for row, request in enumerate(requests):
-        if request.noise is not None:
-            part = request.noise[request.output_len : request.output_len + width + 1]
-            noise[row, : len(part)] = part
+    for row in drawn.tolist():
+        all_of_it, begin = requests[row].noise, requests[row].output_len
+        assert all_of_it is not None  # noqa: S101 - made with the request
+        part = all_of_it[begin : begin + width + 1]
+        noise[row, : len(part)] = part
     return noise

@@ -62,9 +62,9 @@ class Flight(Generic[Rows]):
         return len(self._flying)
 
     @property
-    def rows(self) -> Iterator[Rows]:
-        """What each of them was launched with, the oldest first."""
-        return (one[2] for one in self._flying)
+    def states(self) -> Iterator[StepState]:
+        """The steps themselves, the oldest first."""
+        return (one[0] for one in self._flying)
 
     def launch(self, state: StepState, plan: Plan, rows: Rows, started: float) -> bool:
         """Launch a planned step; False when no captured size serves it.

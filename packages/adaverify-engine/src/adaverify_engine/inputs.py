@@ -11,7 +11,6 @@ import torch
 from torch.nn import functional
 
 from adaverify_contracts import DraftBatch, Limits
-from adaverify_engine.request import Request
 from adaverify_engine.scheduler import PrefillChunk
 
 if TYPE_CHECKING:
@@ -76,23 +75,27 @@ class StepBuffers:
         self.kv_lens = torch.zeros(rows, dtype=torch.int32, device=device)
         self.block_table = torch.zeros((rows, limits.table_width), dtype=torch.int32, device=device)
 
-    def load(self, requests: Sequence[Request], batch: DraftBatch, table: np.ndarray) -> None:
-        """Copy this step's host values in; rows past ``requests`` become padding.
+    def load(
+        self,
+        certain: np.ndarray,
+        kv_lens: np.ndarray,
+        batch: DraftBatch,
+        table: np.ndarray,
+    ) -> None:
+        """Copy this step's host values in; rows past the R requests become padding.
 
         Args:
-            requests: decode requests in batch order.
+            certain: int64 [R], the token each request is sure of, in batch order.
+            kv_lens: int64 [R], KV length of each before the step.
             batch: their drafts.
-            table: int32 [max_requests, W], block table by slot.
+            table: int32 [R, W], block table.
         """
-        count = len(requests)
-        certain = np.array([request.tokens[-1] for request in requests], dtype=np.int64)
-        lens = np.array([request.computed for request in requests], dtype=np.int32)
-        slots = np.array([request.slot for request in requests], dtype=np.int64)
+        count = len(certain)
         self.certain[:count].copy_(torch.from_numpy(certain))
-        self.kv_lens[:count].copy_(torch.from_numpy(lens))
+        self.kv_lens[:count].copy_(torch.from_numpy(kv_lens.astype(np.int32)))
         self.scheduled[:count].copy_(torch.from_numpy(batch.scheduled.astype(np.int32)))
         self.drafts[:count].copy_(batch.tokens)
-        self.block_table[:count].copy_(torch.from_numpy(table[slots]))
+        self.block_table[:count].copy_(torch.from_numpy(table))
         self.kv_lens[count:] = 0
         self.scheduled[count:] = -1
         self.block_table[count:] = 0
@@ -125,7 +128,7 @@ def prefill_tokens(
     for chunk in chunks:
         at = np.arange(chunk.start, chunk.start + chunk.length)
         row = table[chunk.request.slot].astype(np.int64)
-        ids.append(np.array(chunk.request.tokens[chunk.start : chunk.start + chunk.length], dtype=np.int64))
+        ids.append(np.array(chunk.request.prompt[chunk.start : chunk.start + chunk.length], dtype=np.int64))
         positions.append(at)
         slots.append(row[at // page_size] * page_size + at % page_size)
     parts = (torch.from_numpy(np.concatenate(part)).to(device) for part in (ids, positions, slots))

@@ -24,6 +24,7 @@ class PageAllocator:
     def __init__(self, pages: int) -> None:
         self._free = np.ones(pages, dtype=bool)
         self._free[NULL_PAGE] = False
+        self._available = pages - 1
 
     @property
     def capacity(self) -> int:
@@ -33,7 +34,7 @@ class PageAllocator:
     @property
     def available(self) -> int:
         """Pages that nobody owns now."""
-        return int(self._free.sum())
+        return self._available
 
     def allocate(self, count: int, home: int | None = None) -> np.ndarray | None:
         """Return int32 ids of ``count`` pages, a run if there is one; None when too few are free.
@@ -47,6 +48,7 @@ class PageAllocator:
         start = self._run(count, home)
         ids = np.flatnonzero(self._free)[:count] if start is None else np.arange(start, start + count)
         self._free[ids] = False
+        self._available -= count
         return ids.astype(np.int32)
 
     def release(self, pages: np.ndarray) -> None:
@@ -64,6 +66,7 @@ class PageAllocator:
                 remedy="release a request's pages once, when it ends",
             )
         self._free[pages] = True
+        self._available += len(pages)
 
     def _run(self, count: int, home: int | None) -> int | None:
         free = self._free

@@ -44,13 +44,13 @@ def _apply(rows: torch.Tensor, request: Request, drafts: torch.Tensor) -> torch.
     """Return the rows of one request, [l + 1, V], under its penalties; ``drafts`` are the l admitted ones."""
     sampling, width = request.sampling, rows.shape[1]
     counts = torch.zeros(rows.shape, dtype=torch.int64, device=rows.device)
-    counts[0] = _tally(request.tokens[request.prompt_len :], width, rows.device)
+    counts[0] = _tally(request.output, width, rows.device)
     # A draft outside the vocabulary is -1: it is never accepted, so the rows behind it decide nothing.
     counts[1:].scatter_(1, drafts.clamp(min=0)[:, None], (drafts >= 0).long()[:, None])
     counts = counts.cumsum(dim=0)
     there = counts > 0
     if sampling.repetition_penalty != 1.0:
-        known = there | (_tally(request.tokens[: request.prompt_len], width, rows.device) > 0)
+        known = there | (_tally(request.prompt, width, rows.device) > 0)
         factor = sampling.repetition_penalty
         rows = torch.where(known, torch.where(rows > 0, rows / factor, rows * factor), rows)
     return rows - sampling.frequency_penalty * counts - sampling.presence_penalty * there.to(rows.dtype)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -11,11 +10,11 @@ import numpy as np
 import torch
 
 from adaverify_contracts import DeviceDrafter, EngineError, GraphKey, Plan, StepState
+from adaverify_engine.batch import Batch
 from adaverify_engine.drafters.reading import ReadingDrafter
 from adaverify_engine.executor import Executor
 from adaverify_engine.flight import Flight, Landed
 from adaverify_engine.options import EngineOptions
-from adaverify_engine.request import Request
 from adaverify_engine.results import ResultRing
 from adaverify_engine.scheduler import Scheduler
 from adaverify_engine.slots import SlotInputs
@@ -51,11 +50,14 @@ class DecodePipeline:
         self._step = WholeStep(
             executor, verifier, drafter, self._slots, ring.device_results, drafting=self._drafting
         )
-        self._flight: Flight[tuple[Request, ...]] = Flight(verifier, ring)
+        self._flight: Flight[Batch] = Flight(verifier, ring)
         self._device, self._drafter = device, drafter
         # The most requests that a drafting-free graph holds; none until one was captured.
         self._bare_most = 0
-        self._owners: dict[int, Request] = {}
+        # Whose inputs a slot holds on the device, by generation.
+        self._loaded = np.full(options.max_requests, -1, dtype=np.int64)
+        # All of it is loaded.
+        self._known: Batch | None = None
 
     @property
     def under_way(self) -> int:
@@ -85,41 +87,43 @@ class DecodePipeline:
         self._bare_most = max(self._verifier.bare_tiers, default=0)
         return report
 
-    def continuing(self, requests: Sequence[Request]) -> tuple[Request, ...]:
-        """Return the requests that the steps under way cannot already have brought to their last token."""
-        flying = Counter(id(request) for rows in self._flight.rows for request in rows)
-        return tuple(
-            request for request in requests if request.output_len + flying[id(request)] < request.max_output
-        )
+    def continuing(self, batch: Batch, scheduler: Scheduler) -> Batch:
+        """Return the requests that the steps under way cannot have brought to their last token."""
+        running, slots = scheduler.running, batch.slots
+        room = running.most[slots] - running.emitted[slots]
+        if not np.count_nonzero(room <= len(self._flight)):
+            return batch
+        flying = np.zeros(len(running.live), dtype=np.int64)
+        for state in self._flight.states:
+            flying[state.slots] += running.generations[state.slots] == state.generations
+        return scheduler.batch(slots[flying[slots] < room])
 
-    def plan(self, step: int, requests: tuple[Request, ...], scheduler: Scheduler) -> tuple[StepState, Plan]:
+    def plan(self, step: int, batch: Batch, scheduler: Scheduler) -> tuple[StepState, Plan]:
         """Return a step and its plan; nothing of it runs yet.
 
         Args:
             step: step number.
-            requests: decode requests in row order.
-            scheduler: has generations and pages by slot.
+            batch: its requests.
+            scheduler: has lengths and pages by slot.
         """
-        for request in requests:
-            if self._owners.get(request.slot) is not request:
-                self._slots.load(request, scheduler.block_table[request.slot])
-                self._owners[request.slot] = request
-        state = self._state(step, requests, scheduler.generations)
+        if batch is not self._known:
+            self._load(batch, scheduler.block_table)
+        state = self._state(step, batch, scheduler.kv_tokens(batch.slots))
         return state, self._verifier.plan(state)
 
-    def launch(self, state: StepState, plan: Plan, requests: tuple[Request, ...], started: float) -> bool:
+    def launch(self, state: StepState, plan: Plan, batch: Batch, started: float) -> bool:
         """Launch a planned step; False when no captured size serves it.
 
         A launch that is interrupted leaves the device a step ahead of what anybody knows of.
 
         Args:
             state: the step; plan: its plan.
-            requests: its rows.
+            batch: its requests.
             started: clock time at which its planning began.
         """
-        return self._flight.launch(state, plan, requests, started)
+        return self._flight.launch(state, plan, batch, started)
 
-    def read(self) -> Landed[tuple[Request, ...]]:
+    def read(self) -> Landed[Batch]:
         """Wait for the oldest step under way and return what it decided; ``drop`` it once that is handed out.
 
         Raises:
@@ -151,8 +155,7 @@ class DecodePipeline:
             EngineError: steps are under way, or no captured size serves a plan.
         """
         requests = steps[0][0].requests
-        for slot in range(requests):
-            self.forget(slot)
+        self.forget(np.arange(requests))
         self._slots.open(requests, context + 2, table)
         if isinstance(self._drafter, ReadingDrafter):
             for slot in range(requests):
@@ -177,25 +180,32 @@ class DecodePipeline:
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
 
-    def forget(self, slot: int) -> None:
-        """Drop what is known of the request in ``slot``."""
-        self._owners.pop(slot, None)
+    def forget(self, slots: np.ndarray) -> None:
+        """Drop what is known of the requests in ``slots`` int64 [R]."""
+        self._loaded[slots], self._known = -1, None
 
-    def _state(self, step: int, requests: tuple[Request, ...], generations: np.ndarray) -> StepState:
-        slots = np.array([request.slot for request in requests], dtype=np.int64)
-        sensitive = np.array([request.sampling.trim_sensitive for request in requests], dtype=bool)
-        kv_tokens = sum(request.computed + 1 for request in requests)
-        width = self._options.draft_tokens if self._drafts_now(len(requests), kv_tokens) else 0
+    def _load(self, batch: Batch, table: np.ndarray) -> None:
+        """Bring the inputs of requests that are new to their slots to the device."""
+        new = np.flatnonzero(self._loaded[batch.slots] != batch.generations)
+        if len(new):
+            slots = batch.slots[new]
+            self._slots.load([batch.requests[row] for row in new.tolist()], table[slots])
+            self._loaded[slots] = batch.generations[new]
+        self._known = batch
+
+    def _state(self, step: int, batch: Batch, kv_tokens: int) -> StepState:
+        count = len(batch)
+        width = self._options.draft_tokens if self._drafts_now(count, kv_tokens) else 0
         return StepState(
             step=step,
-            slots=slots,
-            generations=generations[slots],
-            scheduled=np.full(len(requests), width, dtype=np.int64),
-            emitting=len(requests),
+            slots=batch.slots,
+            generations=batch.generations,
+            scheduled=np.full(count, width, dtype=np.int64),
+            emitting=count,
             other_tokens=0,
             kv_tokens=kv_tokens,
-            sampled=bool(sensitive.any()),
-            sampled_requests=sensitive,
+            sampled=batch.any_sensitive,
+            sampled_requests=batch.sensitive,
         )
 
     def _drafts_now(self, requests: int, kv_tokens: int) -> bool:

@@ -227,7 +227,7 @@ class _Runner:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._random = np.random.default_rng(0)
-        self._batches: dict[tuple[int, int], tuple[Work, np.ndarray]] = {}
+        self._batches: dict[tuple[int, int], tuple[Work, Scheduler]] = {}
         self._step = 0
         self._drafting = 0
         # Few different ids, so that the drafter finds matches, as it does in text that is worth drafting for.
@@ -236,18 +236,19 @@ class _Runner:
     @torch.inference_mode()
     def step(self, tokens: int, requests: int, context: int) -> float:
         """Return seconds of one decode step."""
-        work, table = self._batch(requests, context)
+        work, scheduler = self._batch(requests, context)
+        table = scheduler.block_table
         if self._engine.pipeline is not None:
             width = self._engine.options.draft_tokens
             budget = tokens - requests
             return self._replays(self._engine.pipeline, budget, requests, context, table, width=width)
         drafts = self._drafts(requests, tokens - requests)
         begin = perf_counter()
-        plan, staged = self._stage(work, drafts, table)
+        plan, staged = self._stage(work, drafts, scheduler)
         executor = self._engine.executor
         longest = context + 1 + self._engine.options.draft_tokens
         passed = executor.forward(work, staged, plan, table, longest)
-        verdict, _ = executor.judge(passed.logits, work.decode, drafts, staged)
+        verdict, _ = executor.judge(passed.logits, work.decode, drafts, staged, scheduler.running)
         verdict.accepted.tolist()
         return perf_counter() - begin
 
@@ -255,7 +256,7 @@ class _Runner:
     def bare(self, tokens: int, requests: int, context: int) -> float:
         """Return seconds of one captured step that drafts nothing; ``tokens`` are one a request."""
         assert self._engine.pipeline is not None  # noqa: S101 - asked only where such steps were captured
-        _, table = self._batch(requests, context)
+        table = self._batch(requests, context)[1].block_table
         return self._replays(self._engine.pipeline, tokens - requests, requests, context, table, width=0)
 
     def _replays(
@@ -315,7 +316,7 @@ class _Runner:
         for slot in range(self._drafting):
             self._engine.drafter.stop(slot)
 
-    def _batch(self, requests: int, context: int) -> tuple[Work, np.ndarray]:
+    def _batch(self, requests: int, context: int) -> tuple[Work, Scheduler]:
         if (requests, context) not in self._batches:
             options = self._engine.options
             if context > _longest_context(options):
@@ -335,24 +336,22 @@ class _Runner:
                     allowed=f"{options.pool_pages - 1} pages of {options.page_size} tokens",
                     remedy="raise num_pages or profile fewer requests",
                 )
-            self._batches[requests, context] = (scheduler.work(), scheduler.block_table)
+            self._batches[requests, context] = (scheduler.work(), scheduler)
         return self._batches[requests, context]
 
     def _request(self, number: int, context: int) -> Request:
         prompt = self._random.integers(0, self._ids, size=context).tolist()
-        request = Request(
+        return Request(
             id=number,
-            tokens=prompt,
-            prompt_len=context,
+            prompt=prompt,
+            begun=context,
+            given=[0],
             max_output=self._engine.options.draft_tokens + 2,
             sampling=Sampling(),
             stop_tokens=frozenset(),
             noise=None,
             text=Detokenizer(self._engine.model.tokenizer),
         )
-        request.computed = context
-        request.tokens.append(0)
-        return request
 
     def _drafts(self, requests: int, count: int) -> DraftBatch:
         """Return ``count`` draft tokens, each request 0 .. K of them."""
@@ -363,7 +362,7 @@ class _Runner:
         device = self._engine.options.device
         return DraftBatch(tokens.to(device), scheduled, torch.zeros((requests, width), device=device))
 
-    def _stage(self, work: Work, drafts: DraftBatch, table: np.ndarray) -> tuple[Plan, Staged]:
+    def _stage(self, work: Work, drafts: DraftBatch, scheduler: Scheduler) -> tuple[Plan, Staged]:
         """Stage a step that verifies every draft, whatever the verifier would have planned."""
         verifier, buffers, rows = self._engine.verifier, self._engine.executor.buffers, len(work.decode)
         self._step += 1
@@ -375,7 +374,10 @@ class _Runner:
             scheduled=drafts.scheduled,
             emitting=rows,
         )
-        buffers.load(work.decode, drafts, table)
+        running = scheduler.running
+        slots = work.batch.slots
+        table = scheduler.block_table[slots]
+        buffers.load(running.newest(slots), running.computed[slots], drafts, table)
         manager = verifier.manager
         plan = manager.apply(state, manager.export(forced_plan(state, state.max_budget)))
         return plan, verifier.stage(

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +14,9 @@ from adaverify_contracts import EngineError, LoadedModel
 from adaverify_engine.options import EngineOptions, Sampling
 from adaverify_engine.parts import require_kind
 from adaverify_engine.text import Detokenizer
+
+if TYPE_CHECKING:
+    from adaverify_engine.running import Running
 
 
 class FinishReason(StrEnum):
@@ -39,14 +43,6 @@ class Event:
     tokens: tuple[int, ...]
     text: str
     finished: FinishReason | None
-
-    def judged(self, drafted: int, accepted: int) -> int:
-        """Return how many leading drafts count for calibration: all, or up to an accepted end token.
-
-        Whether the target would go on with the drafts behind its own end is a question of no text.
-        """
-        ended = self.finished in (FinishReason.STOP_TOKEN, FinishReason.STOP_TEXT)
-        return len(self.tokens) if ended and len(self.tokens) <= accepted else drafted
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,59 +72,87 @@ class Completion:
     error: str = ""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Request:
-    """Mutable state of one request; the engine and its scheduler are the only writers.
+    """One request; the engine and its scheduler are the only writers.
+
+    What changes in every step (tokens, gaps, lengths) is kept by slot while it runs (``Running``), and here
+    before and after.
 
     ``computed`` is the number of tokens whose KV is valid. A request is prefill while ``computed`` is below
     the prompt length and decode afterwards; its query length says nothing about that. Requests with equal
     prompts have equal keys (``prompt_key``).
+
+    Attributes:
+        begun: tokens whose KV is valid when it is admitted.
+        given: tokens handed out before it was admitted and, once it has ended, all of them; gaps: as many.
+        running: where it is while it runs, None before and after.
     """
 
     id: int
-    tokens: list[int]
-    prompt_len: int
+    prompt: list[int]
     max_output: int
     sampling: Sampling
     stop_tokens: frozenset[int]
     noise: np.ndarray | None
     text: Detokenizer
     slot: int = -1
-    computed: int = 0
+    begun: int = 0
     steps: int = 0
     pages: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int32))
+    given: list[int] = field(default_factory=list)
     gaps: list[float] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     finished: FinishReason | None = None
     error: str = ""
     key: int = 0
+    running: Running | None = None
 
     @property
-    def prefilling(self) -> bool:
-        """Whether prompt tokens remain to be computed."""
-        return self.computed < self.prompt_len
+    def prompt_len(self) -> int:
+        """Prompt tokens."""
+        return len(self.prompt)
+
+    @property
+    def computed(self) -> int:
+        """Tokens whose KV is valid."""
+        return self.begun if self.running is None else int(self.running.computed[self.slot])
+
+    @property
+    def output(self) -> list[int]:
+        """Tokens emitted so far; a copy."""
+        return list(self.given) if self.running is None else self.running.output(self.slot)
+
+    @property
+    def tokens(self) -> list[int]:
+        """Prompt and output; a copy."""
+        return self.prompt + self.output
 
     @property
     def output_len(self) -> int:
         """Tokens emitted so far."""
-        return len(self.tokens) - self.prompt_len
+        return len(self.given) if self.running is None else int(self.running.emitted[self.slot])
 
     @property
     def worst_case_kv(self) -> int:
         """Largest KV length: everything but the last token, drafts included since they never outrun it."""
         return self.prompt_len + self.max_output - 1
 
-    @property
-    def room(self) -> int:
-        """Draft tokens that could all be emitted together with the token after them."""
-        return self.max_output - self.output_len - 1
+    def leave(self) -> None:
+        """Take along what was kept by slot: the slot is given back."""
+        running, slot = self.running, self.slot
+        if running is None:
+            return
+        self.given, self.gaps = running.output(slot), running.gaps(slot)
+        self.begun, self.steps = int(running.computed[slot]), int(running.steps[slot])
+        self.running = None
 
     def completion(self, reason: FinishReason) -> Completion:
-        """Return the request, finished for ``reason``, as the caller sees it."""
+        """Return the request, finished for ``reason`` and out of its slot, as the caller sees it."""
         return Completion(
             request=self.id,
             prompt_tokens=self.prompt_len,
-            tokens=tuple(self.tokens[self.prompt_len :]),
+            tokens=tuple(self.given),
             text=self.text.text,
             reason=reason,
             gaps=tuple(self.gaps),
@@ -169,8 +193,7 @@ def make_request(
     own = set() if sampling.ignore_stop_tokens else set(geometry.stop_tokens)
     return Request(
         id=number,
-        tokens=tokens,
-        prompt_len=len(tokens),
+        prompt=tokens,
         max_output=output,
         sampling=sampling,
         stop_tokens=frozenset(own | set(sampling.stop_tokens)),

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from typing import Any
 
 import numpy as np
 
 from adaverify_contracts import EngineError, ceil_div
+from adaverify_engine.batch import Batch
 from adaverify_engine.options import EngineOptions
 from adaverify_engine.pages import NULL_PAGE, PageAllocator
 from adaverify_engine.request import Request
+from adaverify_engine.running import Running
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +35,18 @@ class PrefillChunk:
 class Work:
     """What one step runs: decode requests by rising slot, then prefill chunks by arrival."""
 
-    decode: tuple[Request, ...]
+    batch: Batch
     chunks: tuple[PrefillChunk, ...]
+
+    @property
+    def decode(self) -> tuple[Request, ...]:
+        """The decode requests."""
+        return self.batch.requests
 
     @property
     def finals(self) -> tuple[PrefillChunk, ...]:
         """Chunks whose request emits a token in this step."""
         return tuple(chunk for chunk in self.chunks if chunk.final)
-
-    @property
-    def kv_tokens(self) -> int:
-        """KV lengths of the decode requests, certain tokens included, summed."""
-        return sum(request.computed + 1 for request in self.decode)
 
 
 class Scheduler:
@@ -62,25 +66,25 @@ class Scheduler:
         self._width = options.limits.table_width
         self._allocator = PageAllocator(options.pool_pages)
         self._waiting: deque[Request] = deque()
-        self._slots: list[Request | None] = [None] * options.max_requests
-        self._arrival: list[Request] = []
-        self.generations = np.zeros(options.max_requests, dtype=np.int64)
+        self._owners: list[Any] = [None] * options.max_requests
+        # The lowest free slot is taken, so that batches stay in front and their rows in order.
+        self._free = list(range(options.max_requests))
+        heapify(self._free)
+        # What runs for as long as nobody begins, ends or has prompt tokens left.
+        self._steady: Work | None = None
+        self.running = Running(options.limits)
+        self.generations = self.running.generations
         self.block_table = np.full((options.max_requests, self._width), NULL_PAGE, dtype=np.int32)
 
     @property
     def idle(self) -> bool:
         """Whether nothing runs and nothing waits."""
-        return not self._arrival and not self._waiting
+        return not self._waiting and len(self._free) == len(self._owners)
 
     @property
     def waiting(self) -> int:
         """Requests that have not started."""
         return len(self._waiting)
-
-    @property
-    def running(self) -> int:
-        """Requests that hold a slot."""
-        return len(self._arrival)
 
     @property
     def free_pages(self) -> int:
@@ -109,17 +113,16 @@ class Scheduler:
     def admit(self) -> list[Request]:
         """Start waiting requests in arrival order while slots and pages last; return those started."""
         started = []
-        while self._waiting and None in self._slots:
-            request = self._waiting[0]
-            slot = self._slots.index(None)
+        while self._waiting and self._free:
+            request, slot = self._waiting[0], self._free[0]
             pages = self._allocator.allocate(self._pages(request), home=1 + slot * self._width)
             if pages is None:
                 break
             self._waiting.popleft()
-            request.slot, request.pages = slot, pages
-            self._slots[slot] = request
-            self._arrival.append(request)
-            self.generations[slot] += 1
+            heappop(self._free)
+            request.slot, request.pages, request.running = slot, pages, self.running
+            self._owners[slot], self._steady = request, None
+            self.running.open(request)
             # The whole row is rewritten: no page of the slot's last owner may stay reachable.
             self.block_table[slot] = NULL_PAGE
             self.block_table[slot, : len(pages)] = pages
@@ -128,20 +131,49 @@ class Scheduler:
 
     def work(self) -> Work:
         """Return what the next step runs. A request is prefill exactly while computed < prompt length."""
-        decode = tuple(r for r in self._slots if r is not None and not r.prefilling)
+        if self._steady is not None:
+            return self._steady
+        running = self.running
+        prefill = running.live & (running.computed < running.prompt)
+        batch = self.batch(np.flatnonzero(running.live & ~prefill))
+        if prefill.any():
+            return Work(batch, self._chunks(prefill))
+        self._steady = Work(batch, ())
+        return self._steady
+
+    def batch(self, slots: np.ndarray) -> Batch:
+        """Return the decode requests in ``slots`` int64 [R], all of them taken."""
+        return Batch.of(self.running, slots, self.owners(slots))
+
+    def owners(self, slots: np.ndarray) -> tuple[Request, ...]:
+        """Return the requests in ``slots`` int64 [R], all of them taken."""
+        owners = self._owners
+        return tuple([owners[slot] for slot in slots.tolist()])
+
+    def kv_tokens(self, slots: np.ndarray) -> int:
+        """Return KV lengths of ``slots`` int64 [R], certain tokens included, summed."""
+        return int(self.running.computed[slots].sum()) + len(slots)
+
+    def _chunks(self, prefill: np.ndarray) -> tuple[PrefillChunk, ...]:
+        """Return the prompt tokens of a step, by arrival; ``prefill`` bool [S] says whose are left."""
+        slots = np.flatnonzero(prefill)
         left, chunks = self._options.prefill_chunk, []
-        for request in self._arrival:
-            if left and request.prefilling:
-                length = min(left, request.prompt_len - request.computed)
-                chunks.append(PrefillChunk(request, request.computed, length))
-                left -= length
-        return Work(decode, tuple(chunks))
+        for request in self.owners(slots[np.argsort(self.running.arrival[slots])]):
+            if not left:
+                break
+            done = request.computed
+            length = min(left, request.prompt_len - done)
+            chunks.append(PrefillChunk(request, done, length))
+            left -= length
+        return tuple(chunks)
 
     def release(self, request: Request) -> None:
         """Give back the slot and pages of a finished request."""
         self._allocator.release(request.pages)
-        self._slots[request.slot] = None
-        self._arrival.remove(request)
+        self._owners[request.slot] = self._steady = None
+        heappush(self._free, request.slot)
+        self.running.close(request)
+        request.leave()
         self.block_table[request.slot] = NULL_PAGE
 
     def _pages(self, request: Request) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
@@ -27,23 +29,33 @@ class SlotInputs:
         self.noise = torch.zeros((slots, columns, 2), dtype=torch.float64, device=device)
         self.block_table = torch.zeros((slots, limits.table_width), dtype=torch.int32, device=device)
 
-    def load(self, request: Request, pages: np.ndarray) -> None:
-        """Enqueue the inputs of ``request`` into its slot.
+    def load(self, requests: Sequence[Request], pages: np.ndarray) -> None:
+        """Enqueue the inputs of ``requests`` into their slots: one copy for all, and one for each noise.
 
         Args:
-            request: the slot's new owner.
-            pages: int32 [W], its block-table row.
+            requests: R new owners of slots.
+            pages: int32 [R, W], their block-table rows.
         """
-        slot, sampling = request.slot, request.sampling
-        self.limit[slot].fill_(request.prompt_len + request.max_output)
-        self.temperature[slot].fill_(sampling.temperature)
-        self.top_p[slot].fill_(sampling.top_p)
-        self.block_table[slot].copy_(torch.from_numpy(pages), non_blocking=True)
-        if request.noise is not None:
-            end = request.prompt_len + len(request.noise)
-            noise = torch.from_numpy(request.noise)
-            self.noise[slot, request.prompt_len : end].copy_(noise, non_blocking=True)
-            self.noise[slot, end:].zero_()
+        at = np.array([request.slot for request in requests], dtype=np.int32)
+        limit = [request.prompt_len + request.max_output for request in requests]
+        laws = [(request.sampling.temperature, request.sampling.top_p) for request in requests]
+        # Floats travel as the integers of their bits.
+        bits = np.array(laws, dtype=np.float32).view(np.int32)
+        facts = np.column_stack((at, np.array(limit, dtype=np.int32), bits, pages))
+        sent = torch.from_numpy(facts).to(self.limit.device, non_blocking=True)
+        slots, laws_sent = sent[:, 0].long(), sent[:, 2:4].contiguous().view(torch.float32)
+        self.limit.index_copy_(0, slots, sent[:, 1])
+        self.temperature.index_copy_(0, slots, laws_sent[:, 0])
+        self.top_p.index_copy_(0, slots, laws_sent[:, 1])
+        self.block_table.index_copy_(0, slots, sent[:, 4:])
+        for request in requests:
+            if request.noise is not None:
+                self._load_noise(request, request.noise)
+
+    def _load_noise(self, request: Request, noise: np.ndarray) -> None:
+        begin, end = request.prompt_len, request.prompt_len + len(noise)
+        self.noise[request.slot, begin:end].copy_(torch.from_numpy(noise), non_blocking=True)
+        self.noise[request.slot, end:].zero_()
 
     def open(self, requests: int, limit: int, table: np.ndarray) -> None:
         """Give slots 0 .. requests - 1 to made-up greedy requests, for profiling.

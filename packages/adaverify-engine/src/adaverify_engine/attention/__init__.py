@@ -2,6 +2,7 @@
 
 from adaverify_engine.attention.cells import QueryCells, locate
 from adaverify_engine.attention.decode import DecodeAttention
+from adaverify_engine.attention.packed import PackedChunks, attention_of
 from adaverify_engine.attention.paged import DecodeAttentionChoice, PagedDecodeAttention
 from adaverify_engine.attention.prefill import ChunkAttention
 from adaverify_engine.attention.reference import attend_rows
@@ -13,9 +14,11 @@ __all__ = [
     "ContextRows",
     "DecodeAttention",
     "DecodeAttentionChoice",
+    "PackedChunks",
     "PagedDecodeAttention",
     "QueryCells",
     "StepAttention",
     "attend_rows",
+    "attention_of",
     "locate",
 ]

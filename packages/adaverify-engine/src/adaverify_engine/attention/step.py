@@ -9,6 +9,7 @@ import torch
 from adaverify_contracts import EngineError
 from adaverify_contracts.describing import kind_of
 from adaverify_engine.attention.decode import DecodeAttention
+from adaverify_engine.attention.packed import PackedChunks
 from adaverify_engine.attention.paged import PagedDecodeAttention
 from adaverify_engine.attention.prefill import ChunkAttention
 from adaverify_engine.cache import PagedCache
@@ -33,7 +34,7 @@ class StepAttention:
         slots: torch.Tensor,
         decode: DecodeAttention | PagedDecodeAttention | None,
         decode_tokens: int,
-        chunks: Sequence[ChunkAttention],
+        chunks: Sequence[ChunkAttention | PackedChunks],
         group: int,
         padding: int = 0,
     ) -> None:

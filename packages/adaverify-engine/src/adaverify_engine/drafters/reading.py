@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -58,20 +57,32 @@ class ReadingDrafter(SlotDrafter):
         """Features by slot, [max_requests, len(taps) x hidden]."""
         return self._features[: self._behind]
 
-    def start(self, slot: int, prompt: Sequence[int]) -> None:
-        """Begin a request in ``slot``; its features come with its prompt."""
-        super().start(slot, prompt)
-        self._features[slot].zero_()
+    def _begin(self, slots: torch.Tensor) -> None:
+        """Forget the features too; a request's own come with its prompt."""
+        super()._begin(slots)
+        self._features.index_fill_(0, slots, 0.0)
 
     def place(self, slot: int, pages: np.ndarray, temperature: float = 0.0) -> None:
         """Learn where the request in ``slot`` has its KV, pages int32 [W], and how it is sampled."""
-        self._tables[slot].copy_(torch.from_numpy(pages), non_blocking=True)
-        self._temperatures[slot].fill_(temperature)
+        self.place_rows(np.array([slot]), pages[None], np.array([temperature], dtype=np.float32))
 
-    def keep(self, slots: Sequence[int], features: torch.Tensor, rows: Sequence[int]) -> None:
+    def place_rows(self, slots: np.ndarray, pages: np.ndarray, temperatures: np.ndarray) -> None:
+        """Learn where requests have their KV, and how they are sampled.
+
+        Args:
+            slots: int64 [R]; pages: int32 [R, W]; temperatures: float32 [R].
+        """
+        at, tables, laws = (
+            torch.from_numpy(part).to(self._device, non_blocking=True)
+            for part in (slots, pages, temperatures)
+        )
+        self._tables.index_copy_(0, at, tables)
+        self._temperatures.index_copy_(0, at, laws)
+
+    def keep(self, slots: np.ndarray, features: torch.Tensor, rows: np.ndarray) -> None:
         """Keep row ``rows[i]`` of ``features`` [N, F] for slot ``slots[i]``: its last computed position."""
-        if slots:
-            to, at = (torch.tensor(list(part), device=self._device) for part in (slots, rows))
+        if len(slots):
+            to, at = (torch.from_numpy(part).to(self._device) for part in (slots, rows))
             self._features.index_copy_(0, to, features[at])
 
     def keep_accepted(
