@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from adaverify_engine.pipeline import DecodePipeline
 from adaverify_engine.request import Event, Request
 from adaverify_engine.scheduler import Scheduler, Work
 from adaverify_engine.stats import EngineStats, PhaseClock
+from adaverify_engine.turns import Turns
 
 if TYPE_CHECKING:
     from adaverify_runtime import Verifier
@@ -39,6 +40,7 @@ class Ahead:
         verifier: learns from every step.
         retire: ends requests that have their finish reasons, in the step of that number.
         whole: marks bookkeeping that must not stop half-way.
+        turns: says whether prompts are read next.
     """
 
     pipeline: DecodePipeline
@@ -47,6 +49,20 @@ class Ahead:
     verifier: Verifier
     retire: Callable[[Sequence[Request], int], None]
     whole: Callable[[], AbstractContextManager[None]]
+    turns: Turns = field(default_factory=Turns)
+
+    def turn(self, work: Work) -> Work:
+        """Return what of ``work`` the next step runs: its prompts *or* its decode requests.
+
+        Both where no replay serves these: then the step runs eagerly anyway.
+        """
+        batch = work.batch
+        if not (work.decode and work.chunks) or batch.misses or not self.drafts.serves(batch.slots):
+            return work
+        waiting = int(np.count_nonzero(self.scheduler.running.live)) - len(batch)
+        if self.turns.prompts_next(len(batch), waiting):
+            return Work(self.scheduler.batch(batch.slots[:0]), work.chunks)
+        return Work(batch, ())
 
     def step(
         self, step: int, work: Work, stats: EngineStats, clock: PhaseClock
@@ -102,6 +118,7 @@ class Ahead:
         clock.mark("accept")
         outcome = _outcome(landed, alive, judged, emission.tokens)
         self.verifier.observe(outcome, landed.plan)
+        self.turns.ran(landed.seconds, prompts=False)
         stats.count(outcome, alive)
         clock.mark("observe")
         return emission.events

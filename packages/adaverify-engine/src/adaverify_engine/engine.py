@@ -208,8 +208,8 @@ class Engine:
     def step(self) -> Sequence[Event]:
         """Run one step; return what was emitted, decode requests first. Empty when there is nothing to do.
 
-        With captured steps the next one is launched before this one's tokens are read. The events are made
-        when they are looked at.
+        With captured steps the next one is launched before this one's tokens are read, and prompts are read
+        in steps of their own (``Turns``). The events are made when they are looked at.
 
         Raises:
             EngineError: the model broke its contract, or returned logits that are not finite, or an earlier
@@ -222,6 +222,7 @@ class Engine:
             self._begin(started)
         work = self._scheduler.work()
         if self._ahead is not None:
+            work = self._ahead.turn(work)
             replayed, launched = self._ahead.step(self._step, work, self.stats, clock)
             self._step += launched
             if replayed is not None:
@@ -244,6 +245,8 @@ class Engine:
         clock.mark("accept")
         self._observe(state, plan, batch, admitted, decided, work.batch, emission, clock.elapsed)
         clock.mark("observe")
+        if self._ahead is not None:
+            self._ahead.turns.ran(clock.elapsed, prompts=bool(work.chunks))
         self._step += 1
         return emission.events
 
