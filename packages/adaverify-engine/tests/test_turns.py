@@ -34,7 +34,7 @@ def records_of(engine, prompts, sampling):
 
 @pytest.mark.parametrize("mode", ["none", "fixed", "adaptive"])
 def test_no_captured_step_reads_prompts_beside_it(make_engine, tiny, mode):
-    """Requests that end and begin all the time: every decode step is a replay, and tokens are the oracle's."""
+    """Requests end and begin all the time, yet every decode step is a replay; tokens are the oracle's."""
     prompts, model = tiny.prompts(9), tiny.Decoder()
     engine = make_engine(mode, model=model, replayed=True, max_requests=3)
     records, done = records_of(engine, prompts, Sampling(max_tokens=20))
