@@ -5,9 +5,9 @@ Arrays are NumPy and live on the host; nothing here touches a device.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from adaverify_contracts import _host
 from adaverify_contracts.enums import PlanState
@@ -26,9 +26,23 @@ _ROWS = {
 }
 
 
+# How a frozen value keeps what it has counted of itself.
+_set = object.__setattr__
+
+
 def _is_duration(seconds: object) -> bool:
     real = type(seconds) is float or (isinstance(seconds, Real) and not isinstance(seconds, bool))
     return real and 0 <= seconds < float("inf")  # type: ignore[operator]
+
+
+def _require_duration(name: str, seconds: object) -> None:
+    if not _is_duration(seconds):
+        raise PlanError(
+            f"StepOutcome.{name} is no duration",
+            arrived=seconds,
+            allowed="a finite number >= 0, or None",
+            remedy="measure with a monotonic clock, or pass None for what was not measured",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +62,9 @@ class Snapshot:
     confidences: np.ndarray
 
     def __post_init__(self) -> None:
-        _host.same_length(
-            "Snapshot",
-            {"slots": self.slots, "generations": self.generations, "confidences": self.confidences},
-        )
+        if not len(self.slots) == len(self.generations) == len(self.confidences):
+            rows = {"slots": self.slots, "generations": self.generations, "confidences": self.confidences}
+            raise _host.lengths_disagree("Snapshot", rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,22 +97,27 @@ class StepState:
     chunk_limit: int | None = None
     sampled_requests: np.ndarray | None = None
     # Counted once, as the arrays were when this state was made: a plan asks for them many times.
-    _drafts: _host.Drafts = field(default=_host.Drafts(0, 0, 0), init=False, repr=False, compare=False)
-    _highest: int = field(default=-1, init=False, repr=False, compare=False)
+    _drafts: _host.Drafts = field(init=False, repr=False, compare=False)
+    _highest: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for name in ("slots", "generations", "scheduled"):
-            _host.array("StepState", name, getattr(self, name), "i")
+        slots, generations, scheduled = self.slots, self.generations, self.scheduled
+        _host.array("StepState", "slots", slots, "i")
+        _host.array("StepState", "generations", generations, "i")
+        _host.array("StepState", "scheduled", scheduled, "i")
         if self.sampled_requests is not None:
             self._check_sampled(self.sampled_requests)
-        _host.same_length(
-            "StepState", {"slots": self.slots, "generations": self.generations, "scheduled": self.scheduled}
-        )
-        for name in ("step", "emitting", "other_tokens", "kv_tokens"):
-            _host.count("StepState", name, getattr(self, name))
-        _host.flag("StepState", "sampled", self.sampled)
-        object.__setattr__(self, "_highest", _host.slots("StepState", self.slots))
-        object.__setattr__(self, "_drafts", _host.drafts(self.scheduled))
+        if not len(slots) == len(generations) == len(scheduled):
+            rows = {"slots": slots, "generations": generations, "scheduled": scheduled}
+            raise _host.lengths_disagree("StepState", rows)
+        _host.count("StepState", "step", self.step)
+        _host.count("StepState", "emitting", self.emitting)
+        _host.count("StepState", "other_tokens", self.other_tokens)
+        _host.count("StepState", "kv_tokens", self.kv_tokens)
+        if self.sampled is not True and self.sampled is not False:
+            _host.flag("StepState", "sampled", self.sampled)
+        _set(self, "_highest", _host.slots("StepState", slots))
+        _set(self, "_drafts", _host.drafts(scheduled))
         if self.emitting > self.certain_tokens:
             raise PlanError(
                 "StepState.emitting is more than can emit",
@@ -273,28 +291,19 @@ class StepOutcome:
     judged: np.ndarray | None = None
     host_seconds: float | None = None
     # Drafted, admitted and accepted drafts of all requests, summed once.
-    _totals: tuple[int, int, int] = field(default=(0, 0, 0), init=False, repr=False, compare=False)
+    _totals: tuple[int, int, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        rows = {name: getattr(self, name) for name in _ROWS}
-        rows |= {name: value for name in ("keys", "judged") if (value := getattr(self, name)) is not None}
-        for name, value in rows.items():
-            _host.array("StepOutcome", name, value, _ROWS.get(name, "i"), dims=2 if name == "scores" else 1)
-        _host.same_length("StepOutcome", rows)
+        self._check_arrays()
         _host.count("StepOutcome", "step", self.step)
-        drafts, accepted = _host.drafts(self.drafted), int(self.accepted.sum())
-        object.__setattr__(self, "_totals", (drafts.total, int(self.admitted.sum()), accepted))
+        drafts, accepted = _host.drafts(self.drafted), _host.total(self.accepted)
+        _set(self, "_totals", (drafts.total, _host.total(self.admitted), accepted))
         _host.count("StepOutcome", "emitted", self.emitted, accepted + _host.MOST_REQUESTS)
         _host.slots("StepOutcome", self.slots)
-        for name in ("seconds", "host_seconds"):
-            value = getattr(self, name)
-            if value is not None and not _is_duration(value):
-                raise PlanError(
-                    f"StepOutcome.{name} is no duration",
-                    arrived=value,
-                    allowed="a finite number >= 0, or None",
-                    remedy="measure with a monotonic clock, or pass None for what was not measured",
-                )
+        if self.seconds is not None:
+            _require_duration("seconds", self.seconds)
+        if self.host_seconds is not None:
+            _require_duration("host_seconds", self.host_seconds)
         if drafts.most > self.scores.shape[1]:
             raise PlanError(
                 "StepOutcome.drafted is more than there are scores",
@@ -302,18 +311,40 @@ class StepOutcome:
                 allowed=f"0 .. {self.scores.shape[1]}, the columns of scores",
                 remedy="report the scores of the drafts that this step scheduled",
             )
-        pairs = (("accepted", "admitted"), ("admitted", "drafted"))
-        for low, high in pairs if self.judged is None else (*pairs, ("judged", "drafted")):
-            counts = getattr(self, low)
-            # What is admitted is not negative where it is at least what is accepted, which comes first.
-            signed = low != "admitted"
-            if _host.any_true(counts > getattr(self, high)) or (signed and _host.any_true(counts < 0)):
-                raise PlanError(
-                    f"StepOutcome.{low} is not within 0 .. {high}",
-                    arrived={low: getattr(self, low).tolist(), high: getattr(self, high).tolist()},
-                    allowed=f"0 <= {low} <= {high} for each request",
-                    remedy="report what the step verified and accepted, request by request",
-                )
+        self._check_counts()
+
+    def _check_arrays(self) -> None:
+        integers = [self.slots, self.generations, self.drafted, self.admitted, self.accepted]
+        if self.keys is not None:
+            integers.append(self.keys)
+        if self.judged is not None:
+            integers.append(self.judged)
+        if _host.are_usual(integers, (self.learn, self.sampled), self.scores):
+            return
+        rows = {name: getattr(self, name) for name in _ROWS}
+        rows |= {name: value for name in ("keys", "judged") if (value := getattr(self, name)) is not None}
+        for name, value in rows.items():
+            _host.array("StepOutcome", name, value, _ROWS.get(name, "i"), dims=2 if name == "scores" else 1)
+        _host.same_length("StepOutcome", rows)
+
+    def _check_counts(self) -> None:
+        """Require 0 <= accepted <= admitted <= drafted, and the same of judged drafts."""
+        accepted, admitted, drafted, judged = self.accepted, self.admitted, self.drafted, self.judged
+        # What is admitted is not negative where it is at least what is accepted, which comes first.
+        if _host.any_true(accepted > admitted) or _host.any_true(accepted < 0):
+            raise self._miscounted("accepted", "admitted")
+        if _host.any_true(admitted > drafted):
+            raise self._miscounted("admitted", "drafted")
+        if judged is not None and (_host.any_true(judged > drafted) or _host.any_true(judged < 0)):
+            raise self._miscounted("judged", "drafted")
+
+    def _miscounted(self, low: str, high: str) -> PlanError:
+        return PlanError(
+            f"StepOutcome.{low} is not within 0 .. {high}",
+            arrived={low: getattr(self, low).tolist(), high: getattr(self, high).tolist()},
+            allowed=f"0 <= {low} <= {high} for each request",
+            remedy="report what the step verified and accepted, request by request",
+        )
 
     @property
     def total_drafted(self) -> int:
@@ -329,67 +360,3 @@ class StepOutcome:
     def total_accepted(self) -> int:
         """Accepted drafts of all requests."""
         return self._totals[2]
-
-
-@dataclass(frozen=True, slots=True)
-class RequestRows:
-    """What a step did to each decode request, in batch order; one entry a request in every field.
-
-    Attributes:
-        keys: what tells requests apart; equal for equal prompts where the engine says so.
-        drafted, admitted, accepted: draft tokens scheduled, verified and accepted.
-        judged: leading drafts whose fate counts: those behind an accepted end token do not.
-        learn: False keeps a request out of calibration.
-        sampled: its regime.
-        scores: the drafter's K raw scores, rounded to 1e-4; None where one is no finite number.
-    """
-
-    keys: tuple[int, ...]
-    drafted: tuple[int, ...]
-    admitted: tuple[int, ...]
-    accepted: tuple[int, ...]
-    judged: tuple[int, ...]
-    learn: tuple[bool, ...]
-    sampled: tuple[bool, ...]
-    scores: tuple[tuple[float | None, ...], ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return a JSON-ready dictionary."""
-        return {item.name: getattr(self, item.name) for item in fields(self)}
-
-
-@dataclass(frozen=True, slots=True)
-class StepRecord:
-    """One line of the trace: plan, reason, predicted and realised. Plain values only.
-
-    ``planned`` and ``verified`` are both kept: a difference is an error that ``fallbacks`` names. ``rows`` is
-    None where nobody listens, and in records of a version that had none.
-    """
-
-    step: int
-    state: str
-    reason: str
-    requests: int
-    certain_tokens: int
-    scheduled: int
-    planned: int
-    verified: int
-    accepted: int
-    emitted: int
-    tokens: int
-    tier: int
-    strategy: str
-    predicted_seconds: float | None
-    realised_seconds: float | None
-    predicted_tokens: float
-    realised_tokens: int
-    lag: int | None
-    digest: str
-    fallbacks: tuple[str, ...] = field(default=())
-    rows: RequestRows | None = field(default=None)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return a JSON-ready dictionary."""
-        # Not asdict, which would visit every score of every request.
-        plain = {item.name: getattr(self, item.name) for item in fields(self)}
-        return plain | {"rows": None if self.rows is None else self.rows.as_dict()}
