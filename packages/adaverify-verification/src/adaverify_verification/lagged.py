@@ -7,8 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from adaverify_contracts import Snapshot, StepState
-from adaverify_verification.live import lookup, oddity, same_requests
+from adaverify_verification.live import oddity
 from adaverify_verification.quantise import SCORE_MAX, products, quantise, scores
+from adaverify_verification.rows import lookup, same_requests
 
 
 class Survivals(NamedTuple):

@@ -7,7 +7,7 @@ import numpy as np
 from adaverify_contracts import Plan, PlanError, StepOutcome, StepState
 from adaverify_verification.cost_model import CostModel
 from adaverify_verification.host_floor import host_bound
-from adaverify_verification.live import same_requests, same_values
+from adaverify_verification.rows import same_requests, same_values
 
 
 def require_kinds(outcome: object, plan: object) -> None:
