@@ -80,7 +80,7 @@ class PricedCurve:
         return slope * (tokens - grid[left]) + begin
 
     def prices(self, sizes: np.ndarray) -> np.ndarray:
-        """Return what ``np.interp`` over ``xs`` and ``ys`` returns, float64 of the shape of ``sizes``, new.
+        """Return what ``np.interp`` over ``xs`` and ``ys`` returns, float64 of the shape of ``sizes``.
 
         Sizes that execute are measured ones as a rule, and arrays that cannot change come again as they are:
         reading prices where they lie takes a fifth of the time of an interpolation.

@@ -158,12 +158,13 @@ class CostModel:
 
     def executed_seconds(self, executed: np.ndarray, requests: int, context: float) -> np.ndarray:
         """Return seconds for token counts that are already what executes, padding included."""
-        (curve, weight), *others = self._corners(requests, context)
-        total: np.ndarray = weight * curve.prices(executed)
-        for curve, weight in others:
-            total += weight * curve.prices(executed)
-        total *= math.exp(self._scale)
-        return self._floor.under(total, requests)
+        corners = self._corners(requests, context)
+        if len(corners) == 1:
+            # Between no two levels, and so of the weight 1.
+            total: np.ndarray = corners[0][0].prices(executed)
+        else:
+            total = sum(weight * curve.prices(executed) for curve, weight in corners)
+        return self._floor.under(total * math.exp(self._scale), requests)
 
     def draft_seconds(self, requests: int) -> float:
         """Return the seconds of drafting for ``requests``, 0.0 where the table does not price it apart."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -43,8 +42,7 @@ class Probe(NamedTuple):
     of_drafting: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """A candidate index with the state and the words that go into the plan."""
 
     index: int
@@ -107,7 +105,7 @@ class Decider:
             PluginFault: the policy raised or answered nonsense.
         """
         full = len(candidates.budgets) - 1
-        bare_rate = float(candidates.tokens[0]) / bare_seconds if plain and bare_seconds else None
+        bare_rate = candidates.tokens.item(0) / bare_seconds if plain and bare_seconds else None
         charge = self.arm.take_probe() if bare_rate else None
         if bare_seconds and bare_rate and charge is not None:
             probe = Probe(charge, bare_seconds, bare_rate, of_drafting=True)
@@ -116,15 +114,14 @@ class Decider:
             index = containment.choose(self.policy, candidates)
             kind = PlanState.FULL if index == full else PlanState.TRIMMING
             choice = Choice(index, kind, "frontier rule on live confidences, unguarded")
-        elif candidates.seconds[0] >= candidates.seconds[full]:
+        elif candidates.seconds.item(0) >= candidates.seconds.item(full):
             choice = Choice(full, PlanState.FULL, "every reachable budget costs the same")
             choice = self._trial(candidates, executed, untried) or choice
         else:
             choice = self._guarded(candidates, executed, untried, tiered=tiered)
         if bare_rate is not None:
-            self.arm.note(
-                float(candidates.tokens[choice.index] / candidates.seconds[choice.index]), bare_rate
-            )
+            chosen = choice.index
+            self.arm.note(candidates.tokens.item(chosen) / candidates.seconds.item(chosen), bare_rate)
         return choice
 
     def _guarded(
@@ -149,9 +146,10 @@ class Decider:
     def _probe_full(self, candidates: BudgetCandidates, kept: int) -> Probe | None:
         """Return the probe of everything that a trimmed step affords."""
         tokens, seconds = candidates.tokens, candidates.seconds
+        mine, time = tokens.item(kept), seconds.item(kept)
         # Time that verifying everything loses, less what its tokens are worth at the plan's own rate.
-        worth = tokens[-1] * seconds[kept] / tokens[kept] if tokens[kept] > 0 else 0.0
-        return self._afford(candidates, kept, float((seconds[-1] - worth) / seconds[kept]))
+        worth = tokens.item(-1) * time / mine if mine > 0 else 0.0
+        return self._afford(candidates, kept, (seconds.item(-1) - worth) / time)
 
     def _near_miss(self, candidates: BudgetCandidates, index: int, reason: str) -> Choice | None:
         """Return the policy's choice, explored, where it promises a gain that the margin swallows."""

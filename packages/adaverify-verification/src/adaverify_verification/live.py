@@ -173,8 +173,9 @@ def oddity(confidences: np.ndarray) -> str | None:
     """Return what odd confidences are counted as: no numbers, or outside 0 .. 1 (clamped); else None."""
     if not confidences.size:
         return None
-    # As unsigned integers, floats of 0 .. 1 lie below everything else: one reduction instead of two.
-    if int(np.maximum.reduce(confidences.view(np.uint32), axis=None)) <= _ONE:
+    # As unsigned integers, floats of 0 .. 1 lie below everything else: one search instead of two reductions.
+    bits = confidences.view(np.uint32)
+    if bits.item(bits.argmax()) <= _ONE:
         return None
     # Both bounds are NaN when any value is, and then neither comparison holds.
     lowest, highest = float(confidences.min()), float(confidences.max())

@@ -14,7 +14,8 @@ import torch
 
 SCORE_BITS = 16
 SCORE_MAX = (1 << SCORE_BITS) - 1
-_SCALE, _HALF = np.float32(SCORE_MAX), np.float32(0.5)
+# Arrays without a dimension: NumPy makes one of a number in every call, which takes a third of it.
+_SCALE, _HALF = np.array(SCORE_MAX, dtype=np.float32), np.array(0.5, dtype=np.float32)
 
 Array = TypeVar("Array", np.ndarray, torch.Tensor)
 
