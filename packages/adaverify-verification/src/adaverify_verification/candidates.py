@@ -67,23 +67,32 @@ def ranked_scores(scores: np.ndarray, scheduled: np.ndarray, total: int | None =
     return ranked[::-1]
 
 
-def expected_tokens(emitting: int, ranked: np.ndarray, budgets: np.ndarray) -> np.ndarray:
-    """Return tau for each budget, float64: emitting requests plus the largest survivals (maths section 2).
+def worths(ranked: np.ndarray) -> np.ndarray:
+    """Return the expected accepted tokens of the largest 0, 1, .. N survivals, float64 [N + 1].
 
     Args:
-        emitting: requests that emit a token.
         ranked: uint16 [N] quantised survivals, largest first.
-        budgets: int64 [C] in 0 .. N, strictly rising.
     """
     # Integers below 2**53: no sum is rounded.
     sums = np.empty(len(ranked) + 1)
     sums[0] = 0.0
     sums[1:] = ranked
     np.add.accumulate(sums, 0, None, sums)
-    # As many budgets as sums are all of them.
-    tokens = sums if len(budgets) == len(sums) else sums.take(budgets)
-    tokens /= _ONE
-    tokens += emitting
+    sums /= _ONE
+    return sums
+
+
+def expected_tokens(emitting: int, worths: np.ndarray, budgets: np.ndarray) -> np.ndarray:
+    """Return tau for each budget, float64: emitting requests plus the largest survivals (maths section 2).
+
+    Args:
+        emitting: requests that emit a token.
+        worths: float64 [N + 1], what the largest survivals are worth.
+        budgets: int64 [C] in 0 .. N, strictly rising.
+    """
+    # As many budgets as worths are all of them.
+    chosen = worths if len(budgets) == len(worths) else worths.take(budgets)
+    tokens: np.ndarray = chosen + emitting
     return tokens
 
 

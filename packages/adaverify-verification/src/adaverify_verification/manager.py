@@ -27,7 +27,7 @@ from adaverify_verification.assignment import Assigner, Assignment
 from adaverify_verification.captured import CapturedSteps
 from adaverify_verification.cost_model import CostModel
 from adaverify_verification.decision import Choice, Decider
-from adaverify_verification.lagged import survivals
+from adaverify_verification.lagged import LaggedReader
 from adaverify_verification.law import LawRule, Pins
 from adaverify_verification.ledger import Entry, Ledger
 from adaverify_verification.live import LiveConfidences
@@ -49,6 +49,7 @@ from adaverify_verification.planner import (
     write_plan,
 )
 from adaverify_verification.policies import AchievedRate
+from adaverify_verification.ranking import Ranking
 from adaverify_verification.ranks import AgreedSteps
 from adaverify_verification.records import write_record
 from adaverify_verification.relay import Relay, make_relay
@@ -118,6 +119,7 @@ class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
         self._decider = Decider(policy.factory(), options)
         self._rate = AchievedRate()
         self._ledger = Ledger()
+        self._reader = LaggedReader(limits.draft_tokens)
         self._relay = make_relay(limits, torch.device(device)) if relay is None else relay
         self._live = LiveConfidences(limits, torch.device(device), self.signal, self._relay)
         self._assigner = Assigner(limits, torch.device(device), backend=assign_backend)
@@ -190,20 +192,20 @@ class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
             return self._bare(state, "mode is none: drafts are not verified")
         if state.max_budget == 0:
             return self._bare(state, why_idle(state))
-        quantised, lag = self._survivals(state, entry)
+        ranking, lag = self._survivals(state, entry)
         tiers = self._tiers_for(state)
         choice = self._forced(state, entry, whole, fault)
         if choice is None:
             budgets = self._law.budgets(state)
-            prospects = survey(state, quantised, self.cost, tiers, budgets=budgets, whole=whole)
+            prospects = survey(state, ranking, self.cost, tiers, budgets=budgets, whole=whole)
             try:
                 choice = self._choose(state, prospects, tiered=bool(tiers), plain=whole is None)
             except containment.PluginFault as error:
                 choice = self._faulted(entry, error, len(prospects.budgets) - 1)
         elif choice.kind is PlanState.UNPRICED and whole is None and self._retries(state):
-            prospects, choice = self._retried(state, quantised, tiers, choice)
+            prospects, choice = self._retried(state, ranking, tiers, choice)
         else:
-            prospects = survey(state, quantised, self.cost, tiers, budgets=only(state.max_budget))
+            prospects = survey(state, ranking, self.cost, tiers, budgets=only(state.max_budget))
         entry.probe = choice.probe
         entry.foreseen &= choice.kind is not PlanState.WARMING
         return write_plan(state, prospects, choice.index, kind=choice.kind, reason=choice.reason, lag=lag)
@@ -275,19 +277,19 @@ class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
 
     def _bare(self, state: StepState, reason: str) -> Plan:
         """Return the plan that verifies nothing."""
-        nothing = np.zeros((state.requests, self.limits.draft_tokens), dtype=np.int32)
+        nothing = Ranking(np.zeros((state.requests, self.limits.draft_tokens), dtype=np.int32))
         tiers, bare = self._tiers_for(state), self._runs_bare(state)
         prospects = survey(state, nothing, self.cost, tiers, budgets=only(0), bare=bare)
         return write_plan(state, prospects, 0, kind=PlanState.IDLE, reason=reason, lag=None)
 
-    def _survivals(self, state: StepState, entry: Entry) -> tuple[np.ndarray, int | None]:
-        """Return quantised survivals int32 [R, K] that the budget may read, and their lag."""
+    def _survivals(self, state: StepState, entry: Entry) -> tuple[Ranking, int | None]:
+        """Return the survivals that the budget may read, and their lag."""
         snapshot = self._relay.latest(at_most=self._law.newest(state))
-        found = survivals(snapshot, state, self.limits.draft_tokens)
+        found = self._reader.survivals(snapshot, state)
         if found.odd is not None:
             self._note(entry, found.odd)
         entry.foreseen = found.foreseen
-        return found.quantised, found.lag
+        return found.ranking, found.lag
 
     def assign(
         self, plan: Plan, scheduled: torch.Tensor, kv_lens: torch.Tensor, padded_tokens: int

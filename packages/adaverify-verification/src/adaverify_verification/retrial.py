@@ -14,6 +14,7 @@ from adaverify_verification.law import LawRule
 from adaverify_verification.options import ManagerOptions
 from adaverify_verification.parts import require_batch, tier_counts
 from adaverify_verification.planner import Prospects, context_of, only, survey
+from adaverify_verification.ranking import Ranking
 from adaverify_verification.tiers import Tiers
 
 
@@ -37,14 +38,14 @@ class RetriedPrices:
         return self.cost.flat and self._law.guarded(state)
 
     def _retried(
-        self, state: StepState, quantised: np.ndarray, tiers: Tiers, unpriced: Choice
+        self, state: StepState, ranking: Ranking, tiers: Tiers, unpriced: Choice
     ) -> tuple[Prospects, Choice]:
         """Return half of everything where exploration affords it: served sizes alone tell prices apart."""
         everything = state.max_budget
         half = raise_to_tier_end(everything // 2, state.certain_tokens, everything, tiers.counts)
         if half == everything:
-            return survey(state, quantised, self.cost, tiers, budgets=only(everything)), unpriced
-        prospects = survey(state, quantised, self.cost, tiers, budgets=np.array([half, everything]))
+            return survey(state, ranking, self.cost, tiers, budgets=only(everything)), unpriced
+        prospects = survey(state, ranking, self.cost, tiers, budgets=np.array([half, everything]))
         part, whole = prospects.tokens.tolist()
         lower, upper = prospects.executed.tolist()
         if lower < upper and self._untried(state, lower) and self._decider.tries(part, whole):
