@@ -74,8 +74,7 @@ def worths(ranked: np.ndarray) -> np.ndarray:
         ranked: uint16 [N] quantised survivals, largest first.
     """
     # Integers below 2**53: no sum is rounded.
-    sums = np.empty(len(ranked) + 1)
-    sums[0] = 0.0
+    sums = np.zeros(len(ranked) + 1)
     sums[1:] = ranked
     np.add.accumulate(sums, 0, None, sums)
     sums /= _ONE

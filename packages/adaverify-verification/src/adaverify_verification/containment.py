@@ -106,7 +106,8 @@ def readiness(signal: Signal) -> tuple[bool, str]:
         raise raised("signal", error) from error
     if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], _FLAGS)):
         raise PluginFault("signal-nonsense", f"the signal's readiness is {shown(answer)}")
-    return bool(answer[0]), text_of(answer[1])
+    ready, why = answer
+    return bool(ready), why if type(why) is str else text_of(why)
 
 
 def learn(signal: Signal, outcome: StepOutcome) -> list[str]:

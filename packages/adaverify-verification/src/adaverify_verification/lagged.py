@@ -8,7 +8,7 @@ import numpy as np
 
 from adaverify_contracts import Snapshot, StepState
 from adaverify_verification.live import oddity
-from adaverify_verification.quantise import SCORE_MAX, products, quantise, scores
+from adaverify_verification.quantise import SCORE_MAX, clean_scores, scores
 from adaverify_verification.ranking import Ranking
 from adaverify_verification.rows import lookup, same_requests
 
@@ -70,4 +70,4 @@ def optimistic(state: StepState, width: int) -> Ranking:
 def _digested(confidences: np.ndarray) -> tuple[Ranking, str | None]:
     odd = oddity(confidences)
     # What is in range needs no cleaning.
-    return Ranking(scores(confidences) if odd else quantise(products(confidences))), odd
+    return Ranking(scores(confidences) if odd else clean_scores(confidences)), odd

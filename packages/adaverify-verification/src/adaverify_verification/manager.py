@@ -180,11 +180,12 @@ class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
             PlanError: the state does not fit the limits.
             ClosedError: the manager is closed.
         """
-        self._require_open()
+        if self._closed:
+            self._require_open()
         check_fits(state, self.limits)
         entry = Entry(state, creditable=state.other_tokens == 0 or self.options.mixed_tiers)
         self._ledger.open(state.step, entry)
-        whole = self._pin(state)
+        whole = None if self._pins is None else self._pin(state)
         if (fault := self._live.fault(state.step)) is not None:
             # Counted whatever is planned: without prices, too, the signal is what has to be mended.
             self._note(entry, fault.name)
@@ -196,10 +197,12 @@ class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
         tiers = self._tiers_for(state)
         choice = self._forced(state, entry, whole, fault)
         if choice is None:
-            budgets = self._law.budgets(state)
+            guarded = self._law.guarded(state)
+            budgets = None if guarded else self._law.budgets(state)
             prospects = survey(state, ranking, self.cost, tiers, budgets=budgets, whole=whole)
             try:
-                choice = self._choose(state, prospects, tiered=bool(tiers), plain=whole is None)
+                tiered, plain = bool(tiers), whole is None
+                choice = self._choose(state, prospects, tiered=tiered, guarded=guarded, plain=plain)
             except containment.PluginFault as error:
                 choice = self._faulted(entry, error, len(prospects.budgets) - 1)
         elif choice.kind is PlanState.UNPRICED and whole is None and self._retries(state):
@@ -210,8 +213,9 @@ class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
         entry.foreseen &= choice.kind is not PlanState.WARMING
         return write_plan(state, prospects, choice.index, kind=choice.kind, reason=choice.reason, lag=lag)
 
-    def _choose(self, state: StepState, prospects: Prospects, *, tiered: bool, plain: bool) -> Choice:
-        guarded = self._law.guarded(state)
+    def _choose(
+        self, state: StepState, prospects: Prospects, *, tiered: bool, guarded: bool, plain: bool
+    ) -> Choice:
         choice = self._decider.choose(
             prospects.candidates(self._rate.value),
             prospects.executed,

@@ -89,7 +89,7 @@ def survey(
     if budgets is None:
         # Undoing rejected tokens makes cost rise inside a tier too: its end is then not the only optimum.
         every = cost.rejected_seconds > 0
-        spare, executed = tiers.candidates(certain_tokens + floor, state.max_budget - floor, every=every)
+        spare, executed = tiers.candidates(certain_tokens + floor, state.max_budget - floor, every)
         budgets = floor + spare if floor else spare
     else:
         spare, executed = budgets - floor, tiers.executed(certain_tokens + budgets)

@@ -77,6 +77,14 @@ def quantise(survivals: Array) -> Array:
     return torch.floor(survivals * SCORE_MAX + 0.5).to(torch.int32)
 
 
+def clean_scores(confidences: np.ndarray) -> np.ndarray:
+    """Return ``scores`` of confidences float32 [R, K] that all lie in 0 .. 1, as uint16."""
+    scaled = products(confidences)
+    scaled *= _SCALE
+    scaled += _HALF
+    return scaled.astype(np.uint16)
+
+
 def scores(confidences: Array) -> Array:
     """Return the quantised survivals int32 [R, K] of confidences float32 [R, K]."""
     return quantise(survival(confidences))

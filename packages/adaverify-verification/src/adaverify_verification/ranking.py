@@ -11,7 +11,7 @@ class Ranking:
     """Survivals of a batch; what all of them are worth is computed once.
 
     Args:
-        scores: int32 [R, K] quantised survivals, 0 .. 65535; not changed once ``worths`` was asked.
+        scores: int [R, K] quantised survivals, 0 .. 65535; not changed once ``worths`` was asked.
     """
 
     __slots__ = ("_everything", "scores")

@@ -99,7 +99,7 @@ class RetriedPrices:
 
     def _runs_bare(self, state: StepState) -> bool:
         """Return whether this step is one of the captured ones that draft nothing."""
-        return bool(self._bare_tiers) and not state.total_scheduled and not state.other_tokens
+        return not state.total_scheduled and not state.other_tokens and bool(self._bare_tiers)
 
     def _tiers_for(self, state: StepState) -> Tiers:
         """Return the tiers this batch is padded to: none for one that holds a prefill chunk, unless asked."""
