@@ -84,6 +84,14 @@ class StepState:
             accepted by equality.
         sampled_requests: bool [R], which ones those are; None stands for all of them where ``sampled``.
         chunk_limit: largest number of logits rows in one chunk, or None.
+        requests: R, decode requests in this step. This and the following are counted once, as the arrays
+            were when this state was made: a plan asks for them many times.
+        certain_tokens: T, query tokens that are not drafts: one a decode request, and the prefill tokens.
+        max_budget: N = max(0, min(scheduled drafts, chunk limit - R)), the largest budget this step can run.
+        total_scheduled: scheduled drafts of all requests.
+        least_scheduled: fewest drafts that a request has, 0 without requests.
+        most_scheduled: most drafts that a request has, 0 without requests.
+        highest_slot: highest slot, -1 without requests.
     """
 
     step: int
@@ -96,9 +104,13 @@ class StepState:
     sampled: bool = False
     chunk_limit: int | None = None
     sampled_requests: np.ndarray | None = None
-    # Counted once, as the arrays were when this state was made: a plan asks for them many times.
-    _drafts: _host.Drafts = field(init=False, repr=False, compare=False)
-    _highest: int = field(init=False, repr=False, compare=False)
+    requests: int = field(init=False, repr=False, compare=False)
+    certain_tokens: int = field(init=False, repr=False, compare=False)
+    max_budget: int = field(init=False, repr=False, compare=False)
+    total_scheduled: int = field(init=False, repr=False, compare=False)
+    least_scheduled: int = field(init=False, repr=False, compare=False)
+    most_scheduled: int = field(init=False, repr=False, compare=False)
+    highest_slot: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         slots, generations, scheduled = self.slots, self.generations, self.scheduled
@@ -107,7 +119,8 @@ class StepState:
         _host.array("StepState", "scheduled", scheduled, "i")
         if self.sampled_requests is not None:
             self._check_sampled(self.sampled_requests)
-        if not len(slots) == len(generations) == len(scheduled):
+        requests = len(slots)
+        if not requests == len(generations) == len(scheduled):
             rows = {"slots": slots, "generations": generations, "scheduled": scheduled}
             raise _host.lengths_disagree("StepState", rows)
         _host.count("StepState", "step", self.step)
@@ -116,50 +129,37 @@ class StepState:
         _host.count("StepState", "kv_tokens", self.kv_tokens)
         if self.sampled is not True and self.sampled is not False:
             _host.flag("StepState", "sampled", self.sampled)
-        _set(self, "_highest", _host.slots("StepState", slots))
-        _set(self, "_drafts", _host.drafts(scheduled))
-        if self.emitting > self.certain_tokens:
+        highest, (total, least, most) = _host.slots("StepState", slots), _host.drafts(scheduled)
+        certain_tokens, limit = requests + self.other_tokens, self.chunk_limit
+        if self.emitting > certain_tokens:
             raise PlanError(
                 "StepState.emitting is more than can emit",
                 arrived=self.emitting,
-                allowed=f"0 .. {self.certain_tokens}: each decode request once, a finishing prefill for a "
+                allowed=f"0 .. {certain_tokens}: each decode request once, a finishing prefill for a "
                 "token of its own",
                 remedy="count the decode requests and the prefills that finish in this step",
             )
-        if self._drafts.least < 0:
+        if least < 0:
             raise PlanError(
                 "StepState.scheduled holds a negative draft count",
-                arrived=self._drafts.least,
+                arrived=least,
                 allowed="0 .. K for each request",
                 remedy="count scheduled drafts from the K in force, never from the configured one",
             )
-        if self.chunk_limit is not None and not (_host.is_int(self.chunk_limit) and self.chunk_limit >= 1):
+        if limit is not None and not (_host.is_int(limit) and limit >= 1):
             raise PlanError(
                 "StepState.chunk_limit is out of range",
-                arrived=self.chunk_limit,
+                arrived=limit,
                 allowed="None or an int >= 1",
                 remedy="pass None when logits are not chunked",
             )
-
-    @property
-    def total_scheduled(self) -> int:
-        """Scheduled drafts of all requests, as they were when this state was made."""
-        return self._drafts.total
-
-    @property
-    def least_scheduled(self) -> int:
-        """Fewest drafts that a request has, 0 without requests."""
-        return self._drafts.least
-
-    @property
-    def most_scheduled(self) -> int:
-        """Most drafts that a request has, 0 without requests."""
-        return self._drafts.most
-
-    @property
-    def highest_slot(self) -> int:
-        """Highest slot, -1 without requests."""
-        return self._highest
+        _set(self, "requests", requests)
+        _set(self, "certain_tokens", certain_tokens)
+        _set(self, "max_budget", total if limit is None else max(0, min(total, limit - requests)))
+        _set(self, "total_scheduled", total)
+        _set(self, "least_scheduled", least)
+        _set(self, "most_scheduled", most)
+        _set(self, "highest_slot", highest)
 
     def _check_sampled(self, requests: np.ndarray) -> None:
         _host.array("StepState", "sampled_requests", requests, "b")
@@ -171,22 +171,6 @@ class StepState:
                 allowed="sampled exactly where any of sampled_requests is",
                 remedy="derive sampled from sampled_requests",
             )
-
-    @property
-    def requests(self) -> int:
-        """R, decode requests in this step."""
-        return len(self.slots)
-
-    @property
-    def certain_tokens(self) -> int:
-        """T, query tokens that are not drafts: one a decode request, and the prefill tokens."""
-        return self.requests + self.other_tokens
-
-    @property
-    def max_budget(self) -> int:
-        """N = max(0, min(scheduled drafts, chunk limit - R)): the largest budget this step can run."""
-        total = self._drafts.total
-        return total if self.chunk_limit is None else max(0, min(total, self.chunk_limit - self.requests))
 
 
 @dataclass(frozen=True, slots=True)
