@@ -43,9 +43,9 @@ class Probe(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """A candidate index with the state and the words that go into the plan."""
+    """The index of a candidate, with the state and the words that go into the plan."""
 
-    index: int
+    candidate: int
     kind: PlanState
     reason: str
     probe: Probe | None = None
@@ -69,12 +69,12 @@ class Decider:
         self._warmup_steps = options.warmup_steps
         self._warmed = 0
 
-    def warming(self, ready: bool, why: str) -> str | None:
-        """Count a step with drafts; return why it verifies everything, None once warm.
+    def warming(self, why: str) -> str | None:
+        """Count a step whose signal is not ready; return why it verifies everything, None once warm.
 
         Bounded: labels that never come (every draft accepted, or none) must not hold trimming off for ever.
         """
-        if ready or self._warmed >= self._warmup_steps:
+        if self._warmed >= self._warmup_steps:
             return None
         self._warmed += 1
         return f"warming up, step {self._warmed} of at most {self._warmup_steps}: {why}"
@@ -120,7 +120,7 @@ class Decider:
         else:
             choice = self._guarded(candidates, executed, untried, tiered=tiered)
         if bare_rate is not None:
-            chosen = choice.index
+            chosen = choice.candidate
             self.arm.note(candidates.tokens.item(chosen) / candidates.seconds.item(chosen), bare_rate)
         return choice
 

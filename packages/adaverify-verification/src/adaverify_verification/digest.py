@@ -20,10 +20,7 @@ _EIGHT = struct.Struct("<8q").pack
 
 def digest(integers: Sequence[int]) -> int:
     """Return the 64-bit digest of integers; other integers have another one, in practice."""
-    return _digest_of(struct.pack(f"<{len(integers)}q", *integers))
-
-
-def _digest_of(raw: bytes) -> int:
+    raw = struct.pack(f"<{len(integers)}q", *integers)
     return int.from_bytes(blake2b(raw, digest_size=8).digest(), "little")
 
 
@@ -45,7 +42,8 @@ def plan_digest(
     step ago show in them and in nothing else.
     """
     uniform = -1 if uniform_query_len is None else uniform_query_len
-    return _digest_of(_EIGHT(step, budget, scheduled, requests, certain_tokens, tier, uniform, kv_tokens))
+    raw = _EIGHT(step, budget, scheduled, requests, certain_tokens, tier, uniform, kv_tokens)
+    return int.from_bytes(blake2b(raw, digest_size=8).digest(), "little")
 
 
 def export_plan(plan: Plan) -> tuple[int, ...]:

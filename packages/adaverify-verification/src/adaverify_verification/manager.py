@@ -204,14 +204,16 @@ class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
                 tiered, plain = bool(tiers), whole is None
                 choice = self._choose(state, prospects, tiered=tiered, guarded=guarded, plain=plain)
             except containment.PluginFault as error:
-                choice = self._faulted(entry, error, len(prospects.budgets) - 1)
+                self._note(entry, error.name)
+                everything = len(prospects.budgets) - 1
+                choice = Choice(everything, PlanState.FULL, f"{error}: everything is verified")
         elif choice.kind is PlanState.UNPRICED and whole is None and self._retries(state):
             prospects, choice = self._retried(state, ranking, tiers, choice)
         else:
             prospects = survey(state, ranking, self.cost, tiers, budgets=only(state.max_budget))
         entry.probe = choice.probe
         entry.foreseen &= choice.kind is not PlanState.WARMING
-        return write_plan(state, prospects, choice.index, kind=choice.kind, reason=choice.reason, lag=lag)
+        return write_plan(state, prospects, choice.candidate, kind=choice.kind, reason=choice.reason, lag=lag)
 
     def _choose(
         self, state: StepState, prospects: Prospects, *, tiered: bool, guarded: bool, plain: bool
@@ -227,10 +229,10 @@ class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
         )
         if not guarded:
             # The tier was chosen at the frontier; its padding is filled by rank (maths section 5.2).
-            tier = np.flatnonzero(prospects.executed == prospects.executed[choice.index])
+            tier = np.flatnonzero(prospects.executed == prospects.executed[choice.candidate])
             index = int(tier[-1])
             everything = index == len(prospects.budgets) - 1
-            return choice._replace(index=index, kind=PlanState.FULL if everything else choice.kind)
+            return choice._replace(candidate=index, kind=PlanState.FULL if everything else choice.kind)
         if plain:
             return choice
         why = self._law.verdict.reason
@@ -271,13 +273,8 @@ class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
             return Choice(0, PlanState.FULL, "confidences are no numbers: everything is verified")
         if fault is not None or ready is None:
             return Choice(0, PlanState.FULL, f"{fault}: everything is verified")
-        warming = self._decider.warming(*ready)
+        warming = None if ready[0] else self._decider.warming(ready[1])
         return None if warming is None else Choice(0, PlanState.WARMING, warming)
-
-    def _faulted(self, entry: Entry, fault: containment.PluginFault, everything: int) -> Choice:
-        """Return full verification, candidate ``everything``, because a plugin failed in this step."""
-        self._note(entry, fault.name)
-        return Choice(everything, PlanState.FULL, f"{fault}: everything is verified")
 
     def _bare(self, state: StepState, reason: str) -> Plan:
         """Return the plan that verifies nothing."""

@@ -35,14 +35,14 @@ class Prospects(NamedTuple):
         Raises:
             PlanError: the step is unpriced.
         """
-        if self.seconds is None:
+        budgets, _, tokens, seconds = self
+        if seconds is None:
             raise PlanError(
                 "an unpriced step has no candidates to choose from",
                 allowed="a step priced from a cost table",
                 remedy="ask CostModel.priced first",
             )
         # A policy that writes into what it is shown would change the plan behind the planner's back.
-        budgets, _, tokens, seconds = self
         for shown in (budgets, tokens, seconds):
             shown.setflags(False)
         return BudgetCandidates(budgets, tokens, seconds, rate)
@@ -88,7 +88,7 @@ def survey(
     certain_tokens = state.certain_tokens
     if budgets is None:
         # Undoing rejected tokens makes cost rise inside a tier too: its end is then not the only optimum.
-        every = cost.rejected_seconds > 0
+        every = cost.undoes
         spare, executed = tiers.candidates(certain_tokens + floor, state.max_budget - floor, every)
         budgets = floor + spare if floor else spare
     else:
@@ -112,9 +112,8 @@ def _seconds(
     draft = cost.draft_seconds(requests) if state.max_budget else 0.0
     if draft:
         seconds += draft
-    rejected = cost.rejected_seconds
-    if rejected:
-        seconds += rejected * (budgets - (tokens - state.emitting))
+    if cost.undoes:
+        seconds += cost.rejected_seconds * (budgets - (tokens - state.emitting))
     return seconds
 
 
