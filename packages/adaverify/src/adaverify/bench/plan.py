@@ -61,7 +61,7 @@ def run(options: BenchmarkOptions) -> BenchmarkResult:
         columns=(BenchmarkColumn("requests"), BenchmarkColumn("tiers"), *time_columns("host")),
         rows=tuple(rows),
         checks=(f"{DEPTH * len(cases)} planned budgets have the best rate of an exhaustive search",),
-        data=f"K {K}, {DEPTH} draws of confidences uniform in 0..1, price rising linearly with tokens, no margin",
+        data=f"K {K}, {DEPTH} draws of confidences in 0..1, price rising linearly with tokens, no margin",
         cache="warm: the same few steps again and again",
         notes=(
             (
