@@ -337,7 +337,7 @@ def test_integers_of_several_widths_are_ordinary():
     narrow = np.array([3, 0], dtype=np.int32)
     found = _outcome(admitted=narrow, judged=np.array([5, 1], dtype=np.int16), keys=_ints(8, 9))
     assert (found.total_drafted, found.total_admitted, found.total_accepted) == (10, 3, 1)
-    with pytest.raises(PlanError, match="admitted is not within 0 .. drafted"):
+    with pytest.raises(PlanError, match="admitted is not within"):
         _outcome(admitted=np.array([6, 0], dtype=np.int32))
 
 
