@@ -79,7 +79,9 @@ def quantise(survivals: Array) -> Array:
 
 def clean_scores(confidences: np.ndarray) -> np.ndarray:
     """Return ``scores`` of confidences float32 [R, K] that all lie in 0 .. 1, as uint16."""
-    scaled = products(confidences)
+    if not confidences.size:
+        return np.zeros(confidences.shape, dtype=np.uint16)
+    scaled: np.ndarray = np.multiply.accumulate(confidences, 1)
     scaled *= _SCALE
     scaled += _HALF
     return scaled.astype(np.uint16)
