@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
 
 from adaverify_contracts import LayoutError, Limits, LimitsError, PlanError, Snapshot
-from adaverify_verification.relay.entry import ARRIVED, UNDER_WAY, UNUSED, Entry
+from adaverify_verification.relay.entry import ARRIVED, BEGUN, UNDER_WAY, UNUSED, Entry
 from adaverify_verification.rows import frozen, kept
 
 # Two entries would do for a lag of one step; four let a reader that is two steps behind still find the
@@ -99,8 +98,32 @@ class Relay(Protocol):
         ...
 
 
-class RingRelay(ABC):
-    """A ring of entries, each unused, begun, under way or arrived; subclasses move the bytes.
+class CopyQueue(Protocol):
+    """What the relay asks of a device: a pinned ring with one entry more, the bin, and an event an entry."""
+
+    def copy(self, index: int, confidences: torch.Tensor) -> None:
+        """Enqueue device -> host for entry ``index`` on the current stream; return at once."""
+        ...
+
+    def send(self, confidences: torch.Tensor, entry: torch.Tensor) -> None:
+        """Store confidences in the entry that the device scalar ``entry`` names; capturable."""
+        ...
+
+    def record(self, index: int) -> None:
+        """Record the event of entry ``index`` on the current stream; return at once."""
+        ...
+
+    def fired(self, index: int) -> bool:
+        """Return whether the event of entry ``index`` has fired; never wait."""
+        ...
+
+    def host(self, index: int) -> np.ndarray:
+        """Return the host buffer of entry ``index``, float32 [max_requests, K]; valid once fired."""
+        ...
+
+
+class RingRelay:
+    """A ring of entries, each unused, begun, under way or arrived; a queue moves the bytes.
 
     An entry is written only when its last copy has arrived, and never while it is the newest arrived one, so
     that a stalled device leaves the reader its last snapshot. When no entry qualifies the publication is
@@ -109,18 +132,14 @@ class RingRelay(ABC):
 
     Args:
         limits: sizes of the entries.
+        queue: of the device, with as many entries and the bin.
         depth: entries, at least 2.
     """
 
-    def __init__(self, limits: Limits, depth: int = DEFAULT_DEPTH) -> None:
-        if depth < 2:
-            raise LimitsError(
-                "the relay's depth is out of range",
-                arrived=depth,
-                allowed="at least 2: one entry to read while another is written",
-                remedy=f"keep the default of {DEFAULT_DEPTH}",
-            )
+    def __init__(self, limits: Limits, queue: CopyQueue, depth: int) -> None:
+        require_depth(depth)
         self._limits = limits
+        self._queue = queue
         self._entries = [Entry(index) for index in range(depth)]
         # Unused ones, the one to take first last.
         self._unused = self._entries[::-1]
@@ -149,7 +168,7 @@ class RingRelay(ABC):
         self._check(slots, generations, confidences)
         index = self._reserve(step, slots, generations)
         if index is not None:
-            self._copy(index, confidences)
+            self._queue.copy(index, confidences)
             self.launched(index)
 
     def begin(self, step: int, slots: np.ndarray, generations: np.ndarray) -> int | None:
@@ -171,16 +190,16 @@ class RingRelay(ABC):
         self._begun, entry.state = None, UNDER_WAY
         if entry.order:
             line, place = self._line, 0
-            # Nearly always it is the newest.
-            while place < len(line) and line[place].newer_than(entry):
+            # Nearly always it is the newest; of two of one step the later publication is.
+            while place < len(line) and line[place].step > entry.step:
                 place += 1
             line.insert(place, entry)
-        self._record(index)
+        self._queue.record(index)
 
     def send(self, confidences: torch.Tensor, entry: torch.Tensor) -> None:
         """Store confidences in the entry that a device scalar names; see ``Relay.send``."""
         require_sendable(confidences, entry, self._limits)
-        self._send(confidences, entry)
+        self._queue.send(confidences, entry)
 
     def latest(self, at_most: int | None = None) -> Snapshot | None:
         """Return the newest arrived snapshot of a step <= ``at_most``; see ``Relay.latest``."""
@@ -200,46 +219,29 @@ class RingRelay(ABC):
             if entry.state == ARRIVED:
                 self._free(entry)
 
-    @abstractmethod
-    def _copy(self, index: int, confidences: torch.Tensor) -> None:
-        """Enqueue the copy of ``confidences`` into entry ``index`` on the current stream; never waits."""
-
-    @abstractmethod
-    def _send(self, confidences: torch.Tensor, entry: torch.Tensor) -> None:
-        """Store ``confidences`` in the entry that ``entry`` names; capturable."""
-
-    @abstractmethod
-    def _record(self, index: int) -> None:
-        """Mark the point of the current stream at which entry ``index`` has arrived."""
-
-    @abstractmethod
-    def _has_arrived(self, index: int) -> bool:
-        """Return whether the point marked last for entry ``index`` has passed; never waits."""
-
-    @abstractmethod
-    def _read(self, index: int, requests: int) -> np.ndarray:
-        """Return a copy of entry ``index``, float32 [requests, K]."""
-
     def _reserve(self, step: int, slots: np.ndarray, generations: np.ndarray) -> int | None:
-        entry = self._writable()
+        entry = self._known_writable() if self._begun is None else self._given_up(self._begun)
+        if entry is None:
+            entry = self._asked_writable()
         if entry is None:
             self._dropped += 1
             return None
         self._published += 1
         self._slots, self._generations = kept(self._slots, slots), kept(self._generations, generations)
-        entry.hold(step, self._published, self._slots, self._generations)
+        entry.state, entry.order, entry.step, entry.snapshot = BEGUN, self._published, step, None
+        entry.slots, entry.generations = self._slots, self._generations
         self._begun = entry
         return entry.index
 
     def _snapshot(self, entry: Entry) -> Snapshot:
-        confidences = self._read(entry.index, len(entry.slots))
+        confidences = self._queue.host(entry.index)[: len(entry.slots)].copy()
         confidences.setflags(False)
         entry.snapshot = Snapshot(entry.step, entry.slots, entry.generations, confidences)
         return entry.snapshot
 
     def _poll(self, entry: Entry) -> int:
         """Ask an entry under way whether it has arrived; return its state."""
-        if self._has_arrived(entry.index):
+        if self._queue.fired(entry.index):
             if entry.order:
                 entry.state = ARRIVED
             else:
@@ -250,23 +252,25 @@ class RingRelay(ABC):
         entry.state = UNUSED
         self._unused.append(entry)
 
-    def _writable(self) -> Entry | None:
-        """Return the entry to write: an unused one, else the oldest arrived one but the newest."""
-        if self._begun is not None:
-            # Its values may have been launched all the same. A later write of the same entry is ordered
-            # behind them, so this entry is the one to take.
-            self._dropped += 1
-            return self._begun
-        # Known without asking an event, and so the usual case of a reader that keeps up.
-        found = self._known_writable()
-        if found is not None:
-            return found
+    def _given_up(self, begun: Entry) -> Entry:
+        """Return an entry that was begun and never launched, for the next publication."""
+        # Its values may have been launched all the same. A later write of the same entry is ordered behind
+        # them, so this entry is the one to take.
+        self._dropped += 1
+        return begun
+
+    def _asked_writable(self) -> Entry | None:
+        """Return the entry to write after asking for all that are under way."""
         for entry in self._entries:
             if entry.state == UNDER_WAY:
                 self._poll(entry)
         return self._known_writable()
 
     def _known_writable(self) -> Entry | None:
+        """Return the entry to write: an unused one, else the oldest arrived one but the newest.
+
+        No event is asked: so it is for a reader that keeps up.
+        """
         if self._unused:
             return self._unused.pop()
         newest = oldest = None
@@ -299,6 +303,21 @@ class RingRelay(ABC):
             arrived=arrived,
             allowed=f"[R], [R] and float32 [R, {width}] with R <= {self._limits.max_requests}",
             remedy="publish one row a request, for real requests only",
+        )
+
+
+def require_depth(depth: int) -> None:
+    """Require a number of entries that a ring can have.
+
+    Raises:
+        LimitsError: fewer than 2.
+    """
+    if depth < 2:
+        raise LimitsError(
+            "the relay's depth is out of range",
+            arrived=depth,
+            allowed="at least 2: one entry to read while another is written",
+            remedy=f"keep the default of {DEFAULT_DEPTH}",
         )
 
 

@@ -2,38 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 import torch
 
 from adaverify_contracts import CapabilityError, Limits
-from adaverify_verification.relay.base import DEFAULT_DEPTH, RingRelay
+from adaverify_verification.relay.base import DEFAULT_DEPTH, CopyQueue, RingRelay, require_depth
 from adaverify_verification.relay.send.launch import send
-
-
-class CopyQueue(Protocol):
-    """What the relay asks of a device: a pinned ring with one entry more, the bin, and an event an entry."""
-
-    def copy(self, index: int, confidences: torch.Tensor) -> None:
-        """Enqueue device -> host for entry ``index`` on the current stream; return at once."""
-        ...
-
-    def send(self, confidences: torch.Tensor, entry: torch.Tensor) -> None:
-        """Store confidences in the entry that the device scalar ``entry`` names; capturable."""
-        ...
-
-    def record(self, index: int) -> None:
-        """Record the event of entry ``index`` on the current stream; return at once."""
-        ...
-
-    def fired(self, index: int) -> bool:
-        """Return whether the event of entry ``index`` has fired; never wait."""
-        ...
-
-    def host(self, index: int) -> np.ndarray:
-        """Return the host buffer of entry ``index``, float32 [max_requests, K]; valid once fired."""
-        ...
 
 
 class StreamQueue:
@@ -112,7 +86,6 @@ class CudaRelay(RingRelay):
         *,
         queue: CopyQueue | None = None,
     ) -> None:
-        super().__init__(limits, depth)
         device = torch.device(device)
         if queue is None and not (device.type == "cuda" and torch.cuda.is_available()):
             raise CapabilityError(
@@ -121,19 +94,5 @@ class CudaRelay(RingRelay):
                 allowed="a cuda device that is available",
                 remedy="make the relay with make_relay(limits, device)",
             )
-        self._queue: CopyQueue = queue if queue is not None else StreamQueue(limits, device, depth)
-
-    def _copy(self, index: int, confidences: torch.Tensor) -> None:
-        self._queue.copy(index, confidences)
-
-    def _send(self, confidences: torch.Tensor, entry: torch.Tensor) -> None:
-        self._queue.send(confidences, entry)
-
-    def _record(self, index: int) -> None:
-        self._queue.record(index)
-
-    def _has_arrived(self, index: int) -> bool:
-        return self._queue.fired(index)
-
-    def _read(self, index: int, requests: int) -> np.ndarray:
-        return self._queue.host(index)[:requests].copy()
+        require_depth(depth)
+        super().__init__(limits, StreamQueue(limits, device, depth) if queue is None else queue, depth)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from adaverify_contracts import Snapshot
 from adaverify_verification.rows import frozen
 
@@ -18,7 +16,7 @@ class Entry:
     Attributes:
         index: its place in the ring.
         state: ``UNUSED``, ``BEGUN``, ``UNDER_WAY`` or ``ARRIVED``.
-        order: which publication it is, 0 for one that was forgotten; of two of one step the later is newer.
+        order: which publication it is, 0 for one that was forgotten.
         step: step that published.
         slots: int64 [R], read-only.
         generations: int64 [R], read-only.
@@ -32,12 +30,3 @@ class Entry:
         self.state, self.order, self.step = UNUSED, 0, -1
         self.slots = self.generations = frozen(())
         self.snapshot: Snapshot | None = None
-
-    def hold(self, step: int, order: int, slots: np.ndarray, generations: np.ndarray) -> None:
-        """Take a publication whose values are not yet launched."""
-        self.state, self.order, self.step, self.snapshot = BEGUN, order, step, None
-        self.slots, self.generations = slots, generations
-
-    def newer_than(self, other: Entry) -> bool:
-        """Return whether this is of a later step, or the later publication of the same one."""
-        return self.step > other.step or (self.step == other.step and self.order > other.order)
