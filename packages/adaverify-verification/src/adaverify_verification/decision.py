@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -42,10 +43,11 @@ class Probe(NamedTuple):
     of_drafting: bool = False
 
 
-class Choice(NamedTuple):
-    """The index of a candidate, with the state and the words that go into the plan."""
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A candidate index with the state and the words that go into the plan."""
 
-    candidate: int
+    index: int
     kind: PlanState
     reason: str
     probe: Probe | None = None
@@ -120,7 +122,7 @@ class Decider:
         else:
             choice = self._guarded(candidates, executed, untried, tiered=tiered)
         if bare_rate is not None:
-            chosen = choice.candidate
+            chosen = choice.index
             self.arm.note(candidates.tokens.item(chosen) / candidates.seconds.item(chosen), bare_rate)
         return choice
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
@@ -33,12 +34,7 @@ from adaverify_verification.ledger import Entry, Ledger
 from adaverify_verification.live import LiveConfidences
 from adaverify_verification.options import ManagerOptions
 from adaverify_verification.outcomes import misfits_of, remarks_on, require_kinds, verification_seconds
-from adaverify_verification.parts import (
-    require_note,
-    require_open,
-    require_parts,
-    start_warnings,
-)
+from adaverify_verification.parts import require_note, require_open, require_parts, start_warnings
 from adaverify_verification.planner import (
     Prospects,
     check_fits,
@@ -54,6 +50,7 @@ from adaverify_verification.ranks import AgreedSteps
 from adaverify_verification.records import write_record
 from adaverify_verification.relay import Relay, make_relay
 from adaverify_verification.retrial import RetriedPrices
+from adaverify_verification.tiers import Tiers
 
 _LOG = logging.getLogger(__name__)
 
@@ -201,42 +198,41 @@ class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
             budgets = None if guarded else self._law.budgets(state)
             prospects = survey(state, ranking, self.cost, tiers, budgets=budgets, whole=whole)
             try:
-                tiered, plain = bool(tiers), whole is None
-                choice = self._choose(state, prospects, tiered=tiered, guarded=guarded, plain=plain)
+                choice = self._choose(state, prospects, tiers, guarded=guarded, plain=whole is None)
             except containment.PluginFault as error:
                 self._note(entry, error.name)
-                everything = len(prospects.budgets) - 1
-                choice = Choice(everything, PlanState.FULL, f"{error}: everything is verified")
+                last = len(prospects.budgets) - 1
+                choice = Choice(last, PlanState.FULL, f"{error}: everything is verified")
         elif choice.kind is PlanState.UNPRICED and whole is None and self._retries(state):
             prospects, choice = self._retried(state, ranking, tiers, choice)
         else:
             prospects = survey(state, ranking, self.cost, tiers, budgets=only(state.max_budget))
         entry.probe = choice.probe
         entry.foreseen &= choice.kind is not PlanState.WARMING
-        return write_plan(state, prospects, choice.candidate, kind=choice.kind, reason=choice.reason, lag=lag)
+        return write_plan(state, prospects, choice.index, kind=choice.kind, reason=choice.reason, lag=lag)
 
     def _choose(
-        self, state: StepState, prospects: Prospects, *, tiered: bool, guarded: bool, plain: bool
+        self, state: StepState, prospects: Prospects, tiers: Tiers, *, guarded: bool, plain: bool
     ) -> Choice:
         choice = self._decider.choose(
             prospects.candidates(self._rate.value),
             prospects.executed,
             bare_seconds=self._bare_seconds(state, prospects),
-            tiered=tiered,
+            tiered=bool(tiers),
             guarded=guarded,
             untried=lambda executed: self._untried(state, executed),
             plain=plain,
         )
         if not guarded:
             # The tier was chosen at the frontier; its padding is filled by rank (maths section 5.2).
-            tier = np.flatnonzero(prospects.executed == prospects.executed[choice.candidate])
-            index = int(tier[-1])
+            executed = prospects.executed
+            index = int(np.flatnonzero(executed == executed[choice.index])[-1])
             everything = index == len(prospects.budgets) - 1
-            return choice._replace(candidate=index, kind=PlanState.FULL if everything else choice.kind)
+            return replace(choice, index=index, kind=PlanState.FULL if everything else choice.kind)
         if plain:
             return choice
         why = self._law.verdict.reason
-        return choice._replace(reason=f"sampled requests are verified whole: {why}; others: {choice.reason}")
+        return replace(choice, reason=f"sampled requests are verified whole: {why}; others: {choice.reason}")
 
     def _pin(self, state: StepState) -> np.ndarray | None:
         """Return bool [R], the requests that must be verified whole, and let them rank first."""
