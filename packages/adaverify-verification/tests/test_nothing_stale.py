@@ -14,6 +14,7 @@ from adaverify_verification.candidates import ranked_scores, worths
 from adaverify_verification.lagged import LaggedReader
 from adaverify_verification.quantise import scores
 from adaverify_verification.ranking import Ranking
+from adaverify_verification.rows import frozen, kept
 from adaverify_verification.tiers import Tiers
 
 K, R = 3, 4
@@ -78,6 +79,22 @@ def test_the_worth_of_some_requests_is_that_of_their_drafts():
     ranking = Ranking(np.array([[65535, 40000], [30000, 20000], [65535, 1]]))
     assert ranking.worth_of(np.array([2, 0, 1])) == (65535 + 40000 + 65535) / 65535
     assert ranking.worth_of(np.zeros(3, np.int64)) == 0.0
+
+
+@pytest.mark.parametrize(
+    "values", [[3, 1], np.array([3, 1], np.int32), np.array([[3, 1]]), np.array([3]), []]
+)
+def test_rows_are_kept_only_where_they_are_the_same(values):
+    """A caller that reuses its array for the next batch changes nothing of the last one."""
+    mine = frozen([3, 2])
+    assert kept(mine, mine) is mine and kept(mine, np.array([3, 2])) is mine
+    other = np.array([3, 2])
+    other[1] = 1
+    for changed in (values, other):
+        found = kept(mine, changed)
+        assert found is not mine and found.dtype == np.int64 and not found.flags.writeable
+        assert found.tolist() == np.asarray(changed).tolist()
+    assert mine.tolist() == [3, 2]
 
 
 # Measured at every count, at every third, and none of them.
