@@ -88,8 +88,8 @@ class Relay(Protocol):
     def latest(self, at_most: int | None = None) -> Snapshot | None:
         """Return the newest snapshot that has arrived, of a step <= ``at_most``; None when there is none.
 
-        Never waits. Later publications do not change the snapshot's arrays, nor may anybody else: what is read
-        again may be the same object.
+        Never waits. Later publications do not change the snapshot's arrays, nor may anybody else: what is
+        read again may be the same object.
         """
         ...
 
