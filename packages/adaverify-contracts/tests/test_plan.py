@@ -332,6 +332,45 @@ def test_an_outcome_of_another_type_is_refused_by_name(changed, words):
         _outcome(**changed)
 
 
+def test_integers_of_several_widths_are_ordinary():
+    """Engines count admitted drafts in int32 beside slots in int64."""
+    narrow = np.array([3, 0], dtype=np.int32)
+    found = _outcome(admitted=narrow, judged=np.array([5, 1], dtype=np.int16), keys=_ints(8, 9))
+    assert (found.total_drafted, found.total_admitted, found.total_accepted) == (10, 3, 1)
+    with pytest.raises(PlanError, match="admitted is not within"):
+        _outcome(admitted=np.array([6, 0], dtype=np.int32))
+
+
+@pytest.mark.parametrize("requests", [1, 64, 65, 300])
+def test_an_outcome_is_summed_right_at_any_size(requests):
+    many = np.arange(requests)
+    found = _outcome(
+        slots=many,
+        generations=many,
+        drafted=np.full(requests, 5),
+        admitted=many % 6,
+        accepted=many % 3 % (many % 6 + 1),
+        scores=np.zeros((requests, 5)),
+        learn=many > 0,
+        sampled=many > 1,
+        emitted=requests,
+    )
+    assert found.total_drafted == 5 * requests
+    assert found.total_admitted == sum(index % 6 for index in range(requests))
+    assert found.total_accepted == sum(index % 3 % (index % 6 + 1) for index in range(requests))
+
+
+def test_what_a_state_counts_is_counted_when_it_is_made():
+    """Engines reuse their arrays: a plan of this step must not follow them to the next one."""
+    scheduled = _ints(7, 0, 3, 7)
+    state = _state(scheduled=scheduled, other_tokens=2, chunk_limit=12)
+    scheduled[:] = 0
+    assert (state.requests, state.certain_tokens, state.max_budget, state.highest_slot) == (4, 6, 8, 3)
+    assert (state.total_scheduled, state.least_scheduled, state.most_scheduled) == (17, 0, 7)
+    assert replace(state, scheduled=scheduled).total_scheduled == 0
+    assert "highest_slot" not in repr(state)
+
+
 def test_an_empty_step_is_ordinary():
     """The drain to zero: R = 0."""
     none = _ints()

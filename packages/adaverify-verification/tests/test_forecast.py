@@ -9,6 +9,7 @@ from adaverify_contracts import StepState
 from adaverify_verification.forecast import LEAST_PAIRS, MOST_DRAFTS, MOST_LAG, Forecast
 from adaverify_verification.lagged import Survivals
 from adaverify_verification.quantise import SCORE_MAX, scores
+from adaverify_verification.ranking import Ranking
 
 WIDTH = 7
 STEPS = 600
@@ -128,13 +129,13 @@ def test_what_is_of_another_kind_teaches_nothing(change: dict[str, object], sche
             emitting=1,
             kv_tokens=8,
         )
-        return forecast.of(found, state)
+        return forecast.of(found, state).scores
 
     odd = np.full((1, WIDTH), SCORE_MAX, dtype=np.int32)
     for step in range(1, STEPS):
-        plain = Survivals(published[step - 1], 1, True, None)
+        plain = Survivals(Ranking(published[step - 1]), 1, True, None)
         before = ask(2 * step, plain, WIDTH)
-        strange = Survivals(odd, 1, True, None)._replace(**change)
+        strange = Survivals(Ranking(odd), 1, True, None)._replace(**change)
         assert ask(2 * step + 1, strange, scheduled) is odd
     assert before.max() < SCORE_MAX
     undisturbed = Forecast()

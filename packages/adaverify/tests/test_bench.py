@@ -224,7 +224,7 @@ def test_assign_and_relay_have_the_share_of_a_captured_step(found_rows):
 
 def test_a_send_into_the_wrong_entry_is_refused(ours, invoke, monkeypatch):
     """A replay whose send does not arrive must not be timed."""
-    monkeypatch.setattr(CpuRelay, "_send", lambda self, confidences, entry: None)
+    monkeypatch.setattr(CpuRelay, "send", lambda self, confidences, entry: None)
     for name in ("relay", "assign"):
         found = invoke("bench", name, *TOY)
         assert found.exit_code == 1 and "WrongValueError" in found.stderr

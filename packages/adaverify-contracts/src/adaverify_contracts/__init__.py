@@ -59,13 +59,12 @@ from adaverify_contracts.models import (
 )
 from adaverify_contracts.plan import (
     Plan,
-    RequestRows,
     Snapshot,
     StepOutcome,
-    StepRecord,
     StepState,
 )
 from adaverify_contracts.reading import AttendContext, BlockDrafter, TappedModel
+from adaverify_contracts.record import RequestRows, StepRecord
 from adaverify_contracts.strategy import (
     DecodeRowBuilder,
     DecodeStrategyDescriptor,

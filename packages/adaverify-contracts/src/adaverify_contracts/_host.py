@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from numbers import Integral
 from typing import Any, NamedTuple
 
@@ -11,6 +12,8 @@ from adaverify_contracts.errors import PlanError
 LARGEST = 2**63 - 1
 # More than any batch has; a step emits at most one token a request beside its accepted drafts.
 MOST_REQUESTS = 2**24
+# Arrays up to this long are summed as lists: NumPy's first microsecond goes into the call.
+_SHORT = 64
 
 
 class Drafts(NamedTuple):
@@ -32,7 +35,7 @@ _WORDS = {"i": "signed integers", "f": "floats", "b": "bool"}
 def array(owner: str, field: str, value: object, kind: str, dims: int = 1) -> None:
     """Require a NumPy array of one kind of dtype: ``i`` signed integers, ``f`` floats, ``b`` bool."""
     try:
-        if value.dtype.kind == kind and len(value.shape) == dims:  # type: ignore[attr-defined]
+        if value.dtype.kind == kind and value.ndim == dims:  # type: ignore[attr-defined]
             return
     except AttributeError:
         # A torch dtype has no kind: a tensor is refused here, and not by a wait for its device later.
@@ -48,16 +51,44 @@ def array(owner: str, field: str, value: object, kind: str, dims: int = 1) -> No
         )
 
 
+def are_usual(integers: Sequence[Any], flags: Sequence[Any], scores: Any) -> bool:
+    """Return whether arrays pass ``array`` and ``same_length`` at a glance; False says nothing.
+
+    Args:
+        integers: should be signed integers [R] of one dtype.
+        flags: should be bool [R].
+        scores: should be floats [R, K].
+    """
+    first = integers[0]
+    try:
+        dtype, shape = first.dtype, first.shape
+        if dtype.kind != "i" or len(shape) != 1 or scores.dtype.kind != "f" or scores.ndim != 2:
+            return False
+        for values in integers:
+            if values.dtype is not dtype or values.shape != shape:
+                return False
+        for values in flags:
+            if values.dtype.kind != "b" or values.shape != shape:
+                return False
+    except AttributeError:
+        return False
+    return len(scores) == len(first)
+
+
 def same_length(owner: str, arrays: dict[str, Any]) -> None:
     """Require one entry a request in each array."""
-    sizes = [len(values) for values in arrays.values()]
-    if sizes.count(sizes[0]) != len(sizes):
-        raise PlanError(
-            f"{owner} arrays disagree about the number of requests",
-            arrived=dict(zip(arrays, sizes, strict=True)),
-            allowed="one entry a request in each",
-            remedy="build them from one list of requests",
-        )
+    if len({len(values) for values in arrays.values()}) > 1:
+        raise lengths_disagree(owner, arrays)
+
+
+def lengths_disagree(owner: str, arrays: dict[str, Any]) -> PlanError:
+    """Return the refusal of arrays that have not one entry a request each."""
+    return PlanError(
+        f"{owner} arrays disagree about the number of requests",
+        arrived={name: len(values) for name, values in arrays.items()},
+        allowed="one entry a request in each",
+        remedy="build them from one list of requests",
+    )
 
 
 def is_int(value: object) -> bool:
@@ -87,6 +118,11 @@ def flag(owner: str, field: str, value: object) -> None:
             allowed="a bool",
             remedy=f"pass {field} as a bool",
         )
+
+
+def total(values: Any) -> int:
+    """Return the sum of an int array [R]; of a short one in a fifth of the time of its own ``sum``."""
+    return sum(values.tolist()) if len(values) <= _SHORT else int(values.sum())
 
 
 def any_true(mask: Any) -> bool:

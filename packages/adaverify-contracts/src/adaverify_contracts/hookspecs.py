@@ -15,7 +15,7 @@ from adaverify_contracts.benchmarks import BenchmarkDescriptor
 from adaverify_contracts.capability import ProbeDescriptor
 from adaverify_contracts.graphs import GraphBackendDescriptor
 from adaverify_contracts.models import DrafterDescriptor, ModelDescriptor
-from adaverify_contracts.plan import StepRecord
+from adaverify_contracts.record import StepRecord
 from adaverify_contracts.strategy import DecodeStrategyDescriptor
 from adaverify_contracts.verification import PolicyDescriptor, SignalDescriptor
 

@@ -5,9 +5,9 @@ Arrays are NumPy and live on the host; nothing here touches a device.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from adaverify_contracts import _host
 from adaverify_contracts.enums import PlanState
@@ -26,9 +26,23 @@ _ROWS = {
 }
 
 
+# How a frozen value keeps what it has counted of itself.
+_set = object.__setattr__
+
+
 def _is_duration(seconds: object) -> bool:
     real = type(seconds) is float or (isinstance(seconds, Real) and not isinstance(seconds, bool))
     return real and 0 <= seconds < float("inf")  # type: ignore[operator]
+
+
+def _require_duration(name: str, seconds: object) -> None:
+    if not _is_duration(seconds):
+        raise PlanError(
+            f"StepOutcome.{name} is no duration",
+            arrived=seconds,
+            allowed="a finite number >= 0, or None",
+            remedy="measure with a monotonic clock, or pass None for what was not measured",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +62,9 @@ class Snapshot:
     confidences: np.ndarray
 
     def __post_init__(self) -> None:
-        _host.same_length(
-            "Snapshot",
-            {"slots": self.slots, "generations": self.generations, "confidences": self.confidences},
-        )
+        if not len(self.slots) == len(self.generations) == len(self.confidences):
+            rows = {"slots": self.slots, "generations": self.generations, "confidences": self.confidences}
+            raise _host.lengths_disagree("Snapshot", rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +84,14 @@ class StepState:
             accepted by equality.
         sampled_requests: bool [R], which ones those are; None stands for all of them where ``sampled``.
         chunk_limit: largest number of logits rows in one chunk, or None.
+        requests: R, decode requests in this step. This and the following are counted once, as the arrays
+            were when this state was made: a plan asks for them many times.
+        certain_tokens: T, query tokens that are not drafts: one a decode request, and the prefill tokens.
+        max_budget: N = max(0, min(scheduled drafts, chunk limit - R)), the largest budget this step can run.
+        total_scheduled: scheduled drafts of all requests.
+        least_scheduled: fewest drafts that a request has, 0 without requests.
+        most_scheduled: most drafts that a request has, 0 without requests.
+        highest_slot: highest slot, -1 without requests.
     """
 
     step: int
@@ -83,65 +104,62 @@ class StepState:
     sampled: bool = False
     chunk_limit: int | None = None
     sampled_requests: np.ndarray | None = None
-    # Counted once, as the arrays were when this state was made: a plan asks for them many times.
-    _drafts: _host.Drafts = field(default=_host.Drafts(0, 0, 0), init=False, repr=False, compare=False)
-    _highest: int = field(default=-1, init=False, repr=False, compare=False)
+    requests: int = field(init=False, repr=False, compare=False)
+    certain_tokens: int = field(init=False, repr=False, compare=False)
+    max_budget: int = field(init=False, repr=False, compare=False)
+    total_scheduled: int = field(init=False, repr=False, compare=False)
+    least_scheduled: int = field(init=False, repr=False, compare=False)
+    most_scheduled: int = field(init=False, repr=False, compare=False)
+    highest_slot: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for name in ("slots", "generations", "scheduled"):
-            _host.array("StepState", name, getattr(self, name), "i")
+        slots, generations, scheduled = self.slots, self.generations, self.scheduled
+        _host.array("StepState", "slots", slots, "i")
+        _host.array("StepState", "generations", generations, "i")
+        _host.array("StepState", "scheduled", scheduled, "i")
         if self.sampled_requests is not None:
             self._check_sampled(self.sampled_requests)
-        _host.same_length(
-            "StepState", {"slots": self.slots, "generations": self.generations, "scheduled": self.scheduled}
-        )
-        for name in ("step", "emitting", "other_tokens", "kv_tokens"):
-            _host.count("StepState", name, getattr(self, name))
-        _host.flag("StepState", "sampled", self.sampled)
-        object.__setattr__(self, "_highest", _host.slots("StepState", self.slots))
-        object.__setattr__(self, "_drafts", _host.drafts(self.scheduled))
-        if self.emitting > self.certain_tokens:
+        requests = len(slots)
+        if not requests == len(generations) == len(scheduled):
+            rows = {"slots": slots, "generations": generations, "scheduled": scheduled}
+            raise _host.lengths_disagree("StepState", rows)
+        _host.count("StepState", "step", self.step)
+        _host.count("StepState", "emitting", self.emitting)
+        _host.count("StepState", "other_tokens", self.other_tokens)
+        _host.count("StepState", "kv_tokens", self.kv_tokens)
+        if self.sampled is not True and self.sampled is not False:
+            _host.flag("StepState", "sampled", self.sampled)
+        highest, (total, least, most) = _host.slots("StepState", slots), _host.drafts(scheduled)
+        certain_tokens, limit = requests + self.other_tokens, self.chunk_limit
+        if self.emitting > certain_tokens:
             raise PlanError(
                 "StepState.emitting is more than can emit",
                 arrived=self.emitting,
-                allowed=f"0 .. {self.certain_tokens}: each decode request once, a finishing prefill for a "
+                allowed=f"0 .. {certain_tokens}: each decode request once, a finishing prefill for a "
                 "token of its own",
                 remedy="count the decode requests and the prefills that finish in this step",
             )
-        if self._drafts.least < 0:
+        if least < 0:
             raise PlanError(
                 "StepState.scheduled holds a negative draft count",
-                arrived=self._drafts.least,
+                arrived=least,
                 allowed="0 .. K for each request",
                 remedy="count scheduled drafts from the K in force, never from the configured one",
             )
-        if self.chunk_limit is not None and not (_host.is_int(self.chunk_limit) and self.chunk_limit >= 1):
+        if limit is not None and not (_host.is_int(limit) and limit >= 1):
             raise PlanError(
                 "StepState.chunk_limit is out of range",
-                arrived=self.chunk_limit,
+                arrived=limit,
                 allowed="None or an int >= 1",
                 remedy="pass None when logits are not chunked",
             )
-
-    @property
-    def total_scheduled(self) -> int:
-        """Scheduled drafts of all requests, as they were when this state was made."""
-        return self._drafts.total
-
-    @property
-    def least_scheduled(self) -> int:
-        """Fewest drafts that a request has, 0 without requests."""
-        return self._drafts.least
-
-    @property
-    def most_scheduled(self) -> int:
-        """Most drafts that a request has, 0 without requests."""
-        return self._drafts.most
-
-    @property
-    def highest_slot(self) -> int:
-        """Highest slot, -1 without requests."""
-        return self._highest
+        _set(self, "requests", requests)
+        _set(self, "certain_tokens", certain_tokens)
+        _set(self, "max_budget", total if limit is None else max(0, min(total, limit - requests)))
+        _set(self, "total_scheduled", total)
+        _set(self, "least_scheduled", least)
+        _set(self, "most_scheduled", most)
+        _set(self, "highest_slot", highest)
 
     def _check_sampled(self, requests: np.ndarray) -> None:
         _host.array("StepState", "sampled_requests", requests, "b")
@@ -153,22 +171,6 @@ class StepState:
                 allowed="sampled exactly where any of sampled_requests is",
                 remedy="derive sampled from sampled_requests",
             )
-
-    @property
-    def requests(self) -> int:
-        """R, decode requests in this step."""
-        return len(self.slots)
-
-    @property
-    def certain_tokens(self) -> int:
-        """T, query tokens that are not drafts: one a decode request, and the prefill tokens."""
-        return self.requests + self.other_tokens
-
-    @property
-    def max_budget(self) -> int:
-        """N = max(0, min(scheduled drafts, chunk limit - R)): the largest budget this step can run."""
-        total = self._drafts.total
-        return total if self.chunk_limit is None else max(0, min(total, self.chunk_limit - self.requests))
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,28 +275,19 @@ class StepOutcome:
     judged: np.ndarray | None = None
     host_seconds: float | None = None
     # Drafted, admitted and accepted drafts of all requests, summed once.
-    _totals: tuple[int, int, int] = field(default=(0, 0, 0), init=False, repr=False, compare=False)
+    _totals: tuple[int, int, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        rows = {name: getattr(self, name) for name in _ROWS}
-        rows |= {name: value for name in ("keys", "judged") if (value := getattr(self, name)) is not None}
-        for name, value in rows.items():
-            _host.array("StepOutcome", name, value, _ROWS.get(name, "i"), dims=2 if name == "scores" else 1)
-        _host.same_length("StepOutcome", rows)
+        self._check_arrays()
         _host.count("StepOutcome", "step", self.step)
-        drafts, accepted = _host.drafts(self.drafted), int(self.accepted.sum())
-        object.__setattr__(self, "_totals", (drafts.total, int(self.admitted.sum()), accepted))
+        drafts, accepted = _host.drafts(self.drafted), _host.total(self.accepted)
+        _set(self, "_totals", (drafts.total, _host.total(self.admitted), accepted))
         _host.count("StepOutcome", "emitted", self.emitted, accepted + _host.MOST_REQUESTS)
         _host.slots("StepOutcome", self.slots)
-        for name in ("seconds", "host_seconds"):
-            value = getattr(self, name)
-            if value is not None and not _is_duration(value):
-                raise PlanError(
-                    f"StepOutcome.{name} is no duration",
-                    arrived=value,
-                    allowed="a finite number >= 0, or None",
-                    remedy="measure with a monotonic clock, or pass None for what was not measured",
-                )
+        if self.seconds is not None:
+            _require_duration("seconds", self.seconds)
+        if self.host_seconds is not None:
+            _require_duration("host_seconds", self.host_seconds)
         if drafts.most > self.scores.shape[1]:
             raise PlanError(
                 "StepOutcome.drafted is more than there are scores",
@@ -302,18 +295,40 @@ class StepOutcome:
                 allowed=f"0 .. {self.scores.shape[1]}, the columns of scores",
                 remedy="report the scores of the drafts that this step scheduled",
             )
-        pairs = (("accepted", "admitted"), ("admitted", "drafted"))
-        for low, high in pairs if self.judged is None else (*pairs, ("judged", "drafted")):
-            counts = getattr(self, low)
-            # What is admitted is not negative where it is at least what is accepted, which comes first.
-            signed = low != "admitted"
-            if _host.any_true(counts > getattr(self, high)) or (signed and _host.any_true(counts < 0)):
-                raise PlanError(
-                    f"StepOutcome.{low} is not within 0 .. {high}",
-                    arrived={low: getattr(self, low).tolist(), high: getattr(self, high).tolist()},
-                    allowed=f"0 <= {low} <= {high} for each request",
-                    remedy="report what the step verified and accepted, request by request",
-                )
+        self._check_counts()
+
+    def _check_arrays(self) -> None:
+        integers = [self.slots, self.generations, self.drafted, self.admitted, self.accepted]
+        if self.keys is not None:
+            integers.append(self.keys)
+        if self.judged is not None:
+            integers.append(self.judged)
+        if _host.are_usual(integers, (self.learn, self.sampled), self.scores):
+            return
+        rows = {name: getattr(self, name) for name in _ROWS}
+        rows |= {name: value for name in ("keys", "judged") if (value := getattr(self, name)) is not None}
+        for name, value in rows.items():
+            _host.array("StepOutcome", name, value, _ROWS.get(name, "i"), dims=2 if name == "scores" else 1)
+        _host.same_length("StepOutcome", rows)
+
+    def _check_counts(self) -> None:
+        """Require 0 <= accepted <= admitted <= drafted, and the same of judged drafts."""
+        accepted, admitted, drafted, judged = self.accepted, self.admitted, self.drafted, self.judged
+        # What is admitted is not negative where it is at least what is accepted, which comes first.
+        if _host.any_true(accepted > admitted) or _host.any_true(accepted < 0):
+            raise self._miscounted("accepted", "admitted")
+        if _host.any_true(admitted > drafted):
+            raise self._miscounted("admitted", "drafted")
+        if judged is not None and (_host.any_true(judged > drafted) or _host.any_true(judged < 0)):
+            raise self._miscounted("judged", "drafted")
+
+    def _miscounted(self, low: str, high: str) -> PlanError:
+        return PlanError(
+            f"StepOutcome.{low} is not within 0 .. {high}",
+            arrived={low: getattr(self, low).tolist(), high: getattr(self, high).tolist()},
+            allowed=f"0 <= {low} <= {high} for each request",
+            remedy="report what the step verified and accepted, request by request",
+        )
 
     @property
     def total_drafted(self) -> int:
@@ -329,67 +344,3 @@ class StepOutcome:
     def total_accepted(self) -> int:
         """Accepted drafts of all requests."""
         return self._totals[2]
-
-
-@dataclass(frozen=True, slots=True)
-class RequestRows:
-    """What a step did to each decode request, in batch order; one entry a request in every field.
-
-    Attributes:
-        keys: what tells requests apart; equal for equal prompts where the engine says so.
-        drafted, admitted, accepted: draft tokens scheduled, verified and accepted.
-        judged: leading drafts whose fate counts: those behind an accepted end token do not.
-        learn: False keeps a request out of calibration.
-        sampled: its regime.
-        scores: the drafter's K raw scores, rounded to 1e-4; None where one is no finite number.
-    """
-
-    keys: tuple[int, ...]
-    drafted: tuple[int, ...]
-    admitted: tuple[int, ...]
-    accepted: tuple[int, ...]
-    judged: tuple[int, ...]
-    learn: tuple[bool, ...]
-    sampled: tuple[bool, ...]
-    scores: tuple[tuple[float | None, ...], ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return a JSON-ready dictionary."""
-        return {item.name: getattr(self, item.name) for item in fields(self)}
-
-
-@dataclass(frozen=True, slots=True)
-class StepRecord:
-    """One line of the trace: plan, reason, predicted and realised. Plain values only.
-
-    ``planned`` and ``verified`` are both kept: a difference is an error that ``fallbacks`` names. ``rows`` is
-    None where nobody listens, and in records of a version that had none.
-    """
-
-    step: int
-    state: str
-    reason: str
-    requests: int
-    certain_tokens: int
-    scheduled: int
-    planned: int
-    verified: int
-    accepted: int
-    emitted: int
-    tokens: int
-    tier: int
-    strategy: str
-    predicted_seconds: float | None
-    realised_seconds: float | None
-    predicted_tokens: float
-    realised_tokens: int
-    lag: int | None
-    digest: str
-    fallbacks: tuple[str, ...] = field(default=())
-    rows: RequestRows | None = field(default=None)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return a JSON-ready dictionary."""
-        # Not asdict, which would visit every score of every request.
-        plain = {item.name: getattr(self, item.name) for item in fields(self)}
-        return plain | {"rows": None if self.rows is None else self.rows.as_dict()}

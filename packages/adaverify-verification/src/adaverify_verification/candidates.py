@@ -6,9 +6,8 @@ import numpy as np
 
 # Survivals are integers in 0 .. 2**16 - 1 on every rank; see quantise.py.
 SCORE_ONE = 65535
-# With fewer candidates than one in so many drafts only the stretches between them are summed.
-FEW = 4
-_START = np.zeros(1, dtype=np.int64)
+# An array without a dimension: NumPy makes one of a number in every call, which takes a third of it.
+_ONE = np.array(float(SCORE_ONE))
 
 
 def executed_tokens(tokens: np.ndarray, tiers: np.ndarray) -> np.ndarray:
@@ -68,40 +67,32 @@ def ranked_scores(scores: np.ndarray, scheduled: np.ndarray, total: int | None =
     return ranked[::-1]
 
 
-def expected_tokens(emitting: int, ranked: np.ndarray, budgets: np.ndarray) -> np.ndarray:
+def worths(ranked: np.ndarray) -> np.ndarray:
+    """Return the expected accepted tokens of the largest 0, 1, .. N survivals, float64 [N + 1].
+
+    Args:
+        ranked: uint16 [N] quantised survivals, largest first.
+    """
+    # Integers below 2**53: no sum is rounded.
+    sums = np.zeros(len(ranked) + 1)
+    sums[1:] = ranked
+    np.add.accumulate(sums, 0, None, sums)
+    sums /= _ONE
+    return sums
+
+
+def expected_tokens(emitting: int, worths: np.ndarray, budgets: np.ndarray) -> np.ndarray:
     """Return tau for each budget, float64: emitting requests plus the largest survivals (maths section 2).
 
     Args:
         emitting: requests that emit a token.
-        ranked: uint16 [N] quantised survivals, largest first.
+        worths: float64 [N + 1], what the largest survivals are worth.
         budgets: int64 [C] in 0 .. N, strictly rising.
     """
-    tokens = _few_sums(ranked, budgets) if len(budgets) * FEW < len(ranked) else _all_sums(ranked, budgets)
-    tokens /= SCORE_ONE
-    tokens += emitting
+    # As many budgets as worths are all of them.
+    chosen = worths if len(budgets) == len(worths) else worths.take(budgets)
+    tokens: np.ndarray = chosen + emitting
     return tokens
-
-
-def _all_sums(ranked: np.ndarray, budgets: np.ndarray) -> np.ndarray:
-    # Integers below 2**53: no sum is rounded.
-    sums = np.empty(len(ranked) + 1)
-    sums[0] = 0.0
-    np.add.accumulate(ranked, dtype=np.float64, out=sums[1:])
-    # As many budgets as sums are all of them.
-    return sums if len(budgets) == len(sums) else sums.take(budgets)
-
-
-def _few_sums(ranked: np.ndarray, budgets: np.ndarray) -> np.ndarray:
-    """Return the sum of the first ``budgets[i]`` of ``ranked``, stretch by stretch between the budgets.
-
-    A stretch is summed several numbers at a time, where one sum for every number waits for the one before it.
-    """
-    starts = budgets if budgets[0] == 0 else np.concatenate([_START, budgets])
-    stretches = np.add.reduceat(ranked[: starts[-1]], starts[:-1], dtype=np.float64)
-    sums = np.empty(len(starts))
-    sums[0] = 0.0
-    np.add.accumulate(stretches, out=sums[1:])
-    return sums if starts is budgets else sums[1:]
 
 
 def admit(scores: np.ndarray, scheduled: np.ndarray, budget: int) -> np.ndarray:

@@ -10,6 +10,8 @@ import torch
 from adaverify_contracts import BudgetCandidates, Policy, Signal, StepOutcome
 from adaverify_contracts.describing import describe, shown, text_of
 
+_FLAGS = (bool, np.bool_)
+
 
 class PluginFault(Exception):
     """A plugin failed in one step, which then verifies everything; ``name`` is what it is counted as."""
@@ -40,8 +42,10 @@ def choose(policy: Policy, candidates: BudgetCandidates) -> int:
         raise
     except BaseException as error:
         raise raised("policy", error) from error
+    if type(answer) is int and 0 <= answer < len(candidates.budgets):
+        return answer
     # Not operator.index: True would be candidate 1, and a tensor would be waited for.
-    whole = type(answer) is int or (isinstance(answer, int | np.integer) and not isinstance(answer, bool))
+    whole = isinstance(answer, int | np.integer) and not isinstance(answer, bool)
     if not whole or not 0 <= answer < len(candidates.budgets):
         raise PluginFault(
             "policy-nonsense", f"the policy chose {shown(answer)} of {len(candidates.budgets)} candidates"
@@ -61,7 +65,8 @@ def weigh(gains: Callable[[BudgetCandidates], np.ndarray], candidates: BudgetCan
         raise
     except BaseException as error:
         raise raised("policy", error) from error
-    if values.shape != candidates.seconds.shape or np.count_nonzero(np.isfinite(values)) < values.size:
+    # No byte of the answers is False, found in half the time that counting them takes.
+    if values.shape != candidates.seconds.shape or 0 in np.isfinite(values).tobytes():
         raise PluginFault("policy-nonsense", f"the policy's gains are no finite numbers: {values}")
     return values
 
@@ -99,9 +104,10 @@ def readiness(signal: Signal) -> tuple[bool, str]:
         raise
     except BaseException as error:
         raise raised("signal", error) from error
-    if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], bool | np.bool_)):
+    if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], _FLAGS)):
         raise PluginFault("signal-nonsense", f"the signal's readiness is {shown(answer)}")
-    return bool(answer[0]), text_of(answer[1])
+    ready, why = answer
+    return bool(ready), why if type(why) is str else text_of(why)
 
 
 def learn(signal: Signal, outcome: StepOutcome) -> list[str]:

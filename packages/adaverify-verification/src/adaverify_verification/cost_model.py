@@ -103,6 +103,9 @@ class CostModel:
         # The corners found last: a step is priced when it is planned and when it is observed.
         self._asked: tuple[int, float] | None = None
         self._found: Corners = []
+        # Fixed by the table: whether undoing a rejected draft has a price, and whether drafting nothing has.
+        self.undoes = table is not None and table.rejected_seconds > 0
+        self.prices_bare = bool(bare) or (table is not None and bool(table.draft))
         self._usable, self._why = priced_state(table)
         # Prices of drafting by requests: few numbers of requests are ever served.
         self._drafting: dict[int, float] = {}
@@ -158,12 +161,15 @@ class CostModel:
 
     def executed_seconds(self, executed: np.ndarray, requests: int, context: float) -> np.ndarray:
         """Return seconds for token counts that are already what executes, padding included."""
-        (curve, weight), *others = self._corners(requests, context)
-        total: np.ndarray = weight * curve.prices(executed)
-        for curve, weight in others:
-            total += weight * curve.prices(executed)
-        total *= math.exp(self._scale)
-        return self._floor.under(total, requests)
+        corners = self._corners(requests, context)
+        curve, weight = corners[0]
+        total = curve.prices(executed)
+        # One alone lies between no two levels, and its weight is 1.
+        if len(corners) > 1:
+            total = weight * total
+            for curve, weight in corners[1:]:
+                total += weight * curve.prices(executed)
+        return self._floor.under(total * math.exp(self._scale), requests)
 
     def draft_seconds(self, requests: int) -> float:
         """Return the seconds of drafting for ``requests``, 0.0 where the table does not price it apart."""

@@ -71,12 +71,12 @@ class Decider:
         self._warmup_steps = options.warmup_steps
         self._warmed = 0
 
-    def warming(self, ready: bool, why: str) -> str | None:
-        """Count a step with drafts; return why it verifies everything, None once warm.
+    def warming(self, why: str) -> str | None:
+        """Count a step whose signal is not ready; return why it verifies everything, None once warm.
 
         Bounded: labels that never come (every draft accepted, or none) must not hold trimming off for ever.
         """
-        if ready or self._warmed >= self._warmup_steps:
+        if self._warmed >= self._warmup_steps:
             return None
         self._warmed += 1
         return f"warming up, step {self._warmed} of at most {self._warmup_steps}: {why}"
@@ -107,7 +107,7 @@ class Decider:
             PluginFault: the policy raised or answered nonsense.
         """
         full = len(candidates.budgets) - 1
-        bare_rate = float(candidates.tokens[0]) / bare_seconds if plain and bare_seconds else None
+        bare_rate = candidates.tokens.item(0) / bare_seconds if plain and bare_seconds else None
         charge = self.arm.take_probe() if bare_rate else None
         if bare_seconds and bare_rate and charge is not None:
             probe = Probe(charge, bare_seconds, bare_rate, of_drafting=True)
@@ -116,15 +116,14 @@ class Decider:
             index = containment.choose(self.policy, candidates)
             kind = PlanState.FULL if index == full else PlanState.TRIMMING
             choice = Choice(index, kind, "frontier rule on live confidences, unguarded")
-        elif candidates.seconds[0] >= candidates.seconds[full]:
+        elif candidates.seconds.item(0) >= candidates.seconds.item(full):
             choice = Choice(full, PlanState.FULL, "every reachable budget costs the same")
             choice = self._trial(candidates, executed, untried) or choice
         else:
             choice = self._guarded(candidates, executed, untried, tiered=tiered)
         if bare_rate is not None:
-            self.arm.note(
-                float(candidates.tokens[choice.index] / candidates.seconds[choice.index]), bare_rate
-            )
+            chosen = choice.index
+            self.arm.note(candidates.tokens.item(chosen) / candidates.seconds.item(chosen), bare_rate)
         return choice
 
     def _guarded(
@@ -149,9 +148,10 @@ class Decider:
     def _probe_full(self, candidates: BudgetCandidates, kept: int) -> Probe | None:
         """Return the probe of everything that a trimmed step affords."""
         tokens, seconds = candidates.tokens, candidates.seconds
+        mine, time = tokens.item(kept), seconds.item(kept)
         # Time that verifying everything loses, less what its tokens are worth at the plan's own rate.
-        worth = tokens[-1] * seconds[kept] / tokens[kept] if tokens[kept] > 0 else 0.0
-        return self._afford(candidates, kept, float((seconds[-1] - worth) / seconds[kept]))
+        worth = tokens.item(-1) * time / mine if mine > 0 else 0.0
+        return self._afford(candidates, kept, (seconds.item(-1) - worth) / time)
 
     def _near_miss(self, candidates: BudgetCandidates, index: int, reason: str) -> Choice | None:
         """Return the policy's choice, explored, where it promises a gain that the margin swallows."""

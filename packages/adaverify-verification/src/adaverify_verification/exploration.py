@@ -40,9 +40,11 @@ class Exploration:
         Args:
             loss: expected loss of the probe in units of the step it replaces.
         """
-        charge = max(LEAST_CHARGE, loss)
+        charge = loss if loss > LEAST_CHARGE else LEAST_CHARGE
         # A dear probe may save up for itself, or it would never come.
-        self._credit = min(self._credit + self._share, max(MOST_CREDIT, charge))
+        most = charge if charge > MOST_CREDIT else MOST_CREDIT
+        earned = self._credit + self._share
+        self._credit = earned if earned < most else most
         if self._wait:
             self._wait -= 1
             return None

@@ -8,6 +8,7 @@ import numpy as np
 
 from adaverify_contracts import StepState
 from adaverify_verification.lagged import Survivals
+from adaverify_verification.ranking import Ranking
 
 # Weight of the newest step in means and covariances: about the last 200 count.
 MEMORY = 0.01
@@ -84,16 +85,18 @@ class Forecast:
     def __init__(self) -> None:
         self._sizes: dict[tuple[int, ...], _Size] = {}
 
-    def of(self, found: Survivals, state: StepState) -> np.ndarray:
-        """Return int32 [R, K], what to expect of ``state`` where ``found`` is what is known.
+    def of(self, found: Survivals, state: StepState) -> Ranking:
+        """Return what to expect of ``state`` where ``found`` is what is known.
 
         Requests that nothing is known of, confidences that are none and requests with fewer drafts than K
         make a batch of another kind: it teaches nothing and is taken as it is.
         """
-        whole = state.least_scheduled == found.quantised.shape[1]
+        quantised = found.ranking.scores
+        whole = state.least_scheduled == quantised.shape[1]
         if not (found.lag and found.foreseen and found.odd is None and whole):
-            return found.quantised
-        return self.expect(found.quantised, state.step - found.lag, found.lag)
+            return found.ranking
+        expected = self.expect(quantised, state.step - found.lag, found.lag)
+        return found.ranking if expected is quantised else Ranking(expected)
 
     def expect(self, quantised: np.ndarray, step: int, lag: int) -> np.ndarray:
         """Return the expected survivals, int32 [R, K], never rising along K where ``quantised`` does not.

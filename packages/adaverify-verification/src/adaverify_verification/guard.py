@@ -115,30 +115,26 @@ class Guard:
             tiered: True when sizes are captured tiers; without tiers every size is its own and none is kept.
         """
         full = len(gains) - 1
-        margin = self.margin
-        needed = margin * STAY if self.trimming else margin
-        gain = float(gains[choice])
+        needed = self._margin * STAY if self.trimming else self._margin
+        gain = gains.item(choice)
         if choice == full or gain <= needed:
-            self._keep(trimming=False, tier=int(executed[full]))
+            self.trimming, self._tier = False, executed.item(full)
             if choice == full:
                 return full, "verifying everything is worth most"
             return full, f"trimming would gain {gain:.1%}, less than the margin {needed:.1%}"
         kept = self._same_tier(gains, choice, executed) if tiered else choice
-        self._keep(trimming=True, tier=int(executed[kept]))
-        note = "" if kept == choice else f", tier kept: another gains {gain - float(gains[kept]):.2%} more"
-        return kept, f"trimming gains {float(gains[kept]):.1%} (margin {needed:.1%}){note}"
+        self.trimming, self._tier = True, executed.item(kept)
+        mine = gains.item(kept)
+        note = "" if kept == choice else f", tier kept: another gains {gain - mine:.2%} more"
+        return kept, f"trimming gains {mine:.1%} (margin {needed:.1%}){note}"
 
     def _same_tier(self, gains: np.ndarray, choice: int, executed: np.ndarray) -> int:
         """Return the candidate on the previous tier when the chosen one is better only within noise."""
         full = len(gains) - 1
-        if not self.trimming or self._tier is None or int(executed[choice]) == self._tier:
+        if not self.trimming or self._tier is None or executed.item(choice) == self._tier:
             return choice
         same = np.flatnonzero(executed[:full] == self._tier)
         # Two candidates can share a tier (0 and its end); the larger buys more for the same price.
         if len(same) and gains[choice] - gains[same[-1]] < self._hysteresis and gains[same[-1]] > 0:
             return int(same[-1])
         return choice
-
-    def _keep(self, *, trimming: bool, tier: int) -> None:
-        self.trimming = trimming
-        self._tier = tier

@@ -35,6 +35,8 @@ class HostFloor:
 
     def under(self, prices: np.ndarray, requests: int) -> np.ndarray:
         """Return ``prices`` [any shape] of steps of ``requests``, none below the floor."""
+        if not self._means:
+            return prices
         floor = self.seconds(requests)
         return np.maximum(prices, floor) if floor else prices
 

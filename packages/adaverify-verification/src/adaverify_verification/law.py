@@ -61,13 +61,14 @@ class LawRule:
         """Return whether guard and exploration may look past the frontier of the values the budget reads."""
         return not (self._frontier and state.sampled)
 
-    def budgets(self, state: StepState) -> np.ndarray | None:
-        """Return the only budgets a policy may be shown, int64 [N + 1], or None where it may be shown any.
+    @staticmethod
+    def budgets(state: StepState) -> np.ndarray:
+        """Return the budgets that a policy is shown in a step that is not ``guarded``, int64 [N + 1].
 
-        A frontier policy is shown every budget: the worth of a tier's end alone already tells of survivals
-        behind the next one, and what it leaves out is decided by them.
+        They are all there are: the worth of a tier's end alone already tells of survivals behind the next
+        one, and what it leaves out is decided by them.
         """
-        return None if self.guarded(state) else np.arange(state.max_budget + 1, dtype=np.int64)
+        return np.arange(state.max_budget + 1, dtype=np.int64)
 
     def whole(self, state: StepState) -> np.ndarray | None:
         """Return bool [R], the requests that must be verified whole; None when none must."""

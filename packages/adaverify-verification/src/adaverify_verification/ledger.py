@@ -47,9 +47,10 @@ class Ledger:
         """Remember a plan; planning a step again replaces its entry."""
         self._opened += 1
         entry.number = self._opened
+        if step in self._open:
+            self._open.move_to_end(step)
         self._open[step] = entry
-        self._open.move_to_end(step)
-        while len(self._open) > self._depth:
+        if len(self._open) > self._depth:
             self._open.popitem(last=False)
 
     def get(self, step: int) -> Entry | None:

@@ -11,9 +11,7 @@ from adaverify_contracts import LayoutError, Limits, PlanError, Signal, StepStat
 from adaverify_verification import containment
 from adaverify_verification.intake import Intake, require_step
 from adaverify_verification.relay import Relay
-
-Rows = tuple[np.ndarray, np.ndarray]
-"""Slots and generations of a publication, int64 [R] each, in row order."""
+from adaverify_verification.rows import Rows, frozen, kept, lookup, same_requests, same_values
 
 _ONE = int(np.float32(1.0).view(np.uint32))
 
@@ -42,7 +40,7 @@ class LiveConfidences:
         # What the device's slots hold.
         self._uploaded = np.zeros(rows, dtype=np.int64)
         self._step: int | None = None
-        self._rows: Rows = (np.zeros(0, np.int64), np.zeros(0, np.int64))
+        self._rows: Rows = (frozen(()), frozen(()))
         # What was last held against the generations: a batch that comes again recycles nothing.
         self._held: Rows = self._rows
         self._generations = np.full(rows, -1, dtype=np.int64)
@@ -66,7 +64,7 @@ class LiveConfidences:
         step that trims beside them counts ``unranked-requests``.
         """
         self._intake.check(step, slots, generations, scores)
-        rows = (slots.copy(), generations.copy())
+        rows = self._kept(slots, generations)
         self._step, self._begun = None, None
         self._upload(slots)
         try:
@@ -76,7 +74,7 @@ class LiveConfidences:
             self._fault = (step, fault)
             return
         self._fault, self._step, self._rows = None, step, rows
-        self._relay.publish(step, slots, generations, live)
+        self._relay.publish(step, *rows, live)
 
     def capture_live(self, scores: torch.Tensor, slots: torch.Tensor, entry: torch.Tensor) -> torch.Tensor:
         """Run the device's share of ``publish``; see ``CapturedSteps.capture_live``."""
@@ -95,11 +93,11 @@ class LiveConfidences:
                 remedy="begin it with the real requests of the step, in row order",
             )
         self._step, self._fault = None, None
-        rows = (slots.copy(), generations.copy())
+        rows = self._kept(slots, generations)
         index: int | None = None
         try:
             self._forget_recycled(rows)
-            index = self._relay.begin(step, slots, generations)
+            index = self._relay.begin(step, *rows)
         except containment.PluginFault as fault:
             self._fault = (step, fault)
         self._begun = (index, step, rows)
@@ -155,9 +153,13 @@ class LiveConfidences:
         torch.index_select(self._live, 0, self._index[:count], out=self._aligned[:count])
         return self._aligned[:rows], not bool(missing.any())
 
+    def _kept(self, slots: np.ndarray, generations: np.ndarray) -> Rows:
+        """Return a publication's rows, which nobody changes later: the last ones where they come again."""
+        return kept(self._held[0], slots), kept(self._held[1], generations)
+
     def _forget_recycled(self, rows: Rows) -> None:
         """Drop what a signal knows of a slot's former request before the new one is scored."""
-        if same_values(rows[0], self._held[0]) and same_values(rows[1], self._held[1]):
+        if rows[0] is self._held[0] and rows[1] is self._held[1]:
             return
         self._held = rows
         slots, generations = rows
@@ -167,36 +169,13 @@ class LiveConfidences:
             containment.forget(self._signal, slot)
 
 
-def same_requests(slots: np.ndarray, generations: np.ndarray, state: StepState) -> bool:
-    """Return whether the published rows are the requests of ``state``, in its order: the usual case."""
-    return same_values(slots, state.slots) and same_values(generations, state.generations)
-
-
-def same_values(mine: np.ndarray, theirs: np.ndarray) -> bool:
-    """Return whether two integer arrays [R] are equal, in a tenth of NumPy's time where their types are."""
-    if mine is theirs:
-        return True
-    if mine.dtype == theirs.dtype:
-        return mine.tobytes() == theirs.tobytes()
-    return np.array_equal(mine, theirs)
-
-
-def lookup(slots: np.ndarray, generations: np.ndarray, state: StepState) -> np.ndarray:
-    """Return the published row of each request of ``state``, -1 when absent or of another generation."""
-    if not len(slots):
-        return np.full(state.requests, -1, dtype=np.int64)
-    order = np.argsort(slots, kind="stable")
-    row = order[np.minimum(np.searchsorted(slots[order], state.slots), len(slots) - 1)]
-    same = (slots[row] == state.slots) & (generations[row] == state.generations)
-    return np.where(same, row, -1)
-
-
 def oddity(confidences: np.ndarray) -> str | None:
     """Return what odd confidences are counted as: no numbers, or outside 0 .. 1 (clamped); else None."""
     if not confidences.size:
         return None
-    # As unsigned integers, floats of 0 .. 1 lie below everything else: one reduction instead of two.
-    if int(np.maximum.reduce(confidences.view(np.uint32), axis=None)) <= _ONE:
+    # As unsigned integers, floats of 0 .. 1 lie below everything else: one search instead of two reductions.
+    bits = confidences.view(np.uint32)
+    if bits.item(bits.argmax()) <= _ONE:
         return None
     # Both bounds are NaN when any value is, and then neither comparison holds.
     lowest, highest = float(confidences.min()), float(confidences.max())

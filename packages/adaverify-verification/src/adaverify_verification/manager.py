@@ -29,18 +29,13 @@ from adaverify_verification.captured import CapturedSteps
 from adaverify_verification.cost_model import CostModel
 from adaverify_verification.decision import Choice, Decider
 from adaverify_verification.forecast import Forecast
-from adaverify_verification.lagged import survivals
+from adaverify_verification.lagged import LaggedReader
 from adaverify_verification.law import LawRule, Pins
 from adaverify_verification.ledger import Entry, Ledger
 from adaverify_verification.live import LiveConfidences
 from adaverify_verification.options import ManagerOptions
 from adaverify_verification.outcomes import misfits_of, remarks_on, require_kinds, verification_seconds
-from adaverify_verification.parts import (
-    require_note,
-    require_open,
-    require_parts,
-    start_warnings,
-)
+from adaverify_verification.parts import require_note, require_open, require_parts, start_warnings
 from adaverify_verification.planner import (
     Prospects,
     check_fits,
@@ -51,10 +46,12 @@ from adaverify_verification.planner import (
     write_plan,
 )
 from adaverify_verification.policies import AchievedRate
+from adaverify_verification.ranking import Ranking
 from adaverify_verification.ranks import AgreedSteps
 from adaverify_verification.records import write_record
 from adaverify_verification.relay import Relay, make_relay
 from adaverify_verification.retrial import RetriedPrices
+from adaverify_verification.tiers import Tiers
 
 _LOG = logging.getLogger(__name__)
 
@@ -121,6 +118,7 @@ class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
         self._rate = AchievedRate()
         self._forecast = Forecast()
         self._ledger = Ledger()
+        self._reader = LaggedReader(limits.draft_tokens)
         self._relay = make_relay(limits, torch.device(device)) if relay is None else relay
         self._live = LiveConfidences(limits, torch.device(device), self.signal, self._relay)
         self._assigner = Assigner(limits, torch.device(device), backend=assign_backend)
@@ -181,11 +179,12 @@ class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
             PlanError: the state does not fit the limits.
             ClosedError: the manager is closed.
         """
-        self._require_open()
+        if self._closed:
+            self._require_open()
         check_fits(state, self.limits)
         entry = Entry(state, creditable=state.other_tokens == 0 or self.options.mixed_tiers)
         self._ledger.open(state.step, entry)
-        whole = self._pin(state)
+        whole = None if self._pins is None else self._pin(state)
         if (fault := self._live.fault(state.step)) is not None:
             # Counted whatever is planned: without prices, too, the signal is what has to be mended.
             self._note(entry, fault.name)
@@ -193,39 +192,43 @@ class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
             return self._bare(state, "mode is none: drafts are not verified")
         if state.max_budget == 0:
             return self._bare(state, why_idle(state))
-        quantised, lag = self._survivals(state, entry)
+        ranking, lag = self._survivals(state, entry)
         tiers = self._tiers_for(state)
         choice = self._forced(state, entry, whole, fault)
         if choice is None:
-            budgets = self._law.budgets(state)
-            prospects = survey(state, quantised, self.cost, tiers, budgets=budgets, whole=whole)
+            guarded = self._law.guarded(state)
+            budgets = None if guarded else self._law.budgets(state)
+            prospects = survey(state, ranking, self.cost, tiers, budgets=budgets, whole=whole)
             try:
-                choice = self._choose(state, prospects, tiered=bool(tiers), plain=whole is None)
+                choice = self._choose(state, prospects, tiers, guarded=guarded, plain=whole is None)
             except containment.PluginFault as error:
-                choice = self._faulted(entry, error, len(prospects.budgets) - 1)
+                self._note(entry, error.name)
+                last = len(prospects.budgets) - 1
+                choice = Choice(last, PlanState.FULL, f"{error}: everything is verified")
         elif choice.kind is PlanState.UNPRICED and whole is None and self._retries(state):
-            prospects, choice = self._retried(state, quantised, tiers, choice)
+            prospects, choice = self._retried(state, ranking, tiers, choice)
         else:
-            prospects = survey(state, quantised, self.cost, tiers, budgets=only(state.max_budget))
+            prospects = survey(state, ranking, self.cost, tiers, budgets=only(state.max_budget))
         entry.probe = choice.probe
         entry.foreseen &= choice.kind is not PlanState.WARMING
         return write_plan(state, prospects, choice.index, kind=choice.kind, reason=choice.reason, lag=lag)
 
-    def _choose(self, state: StepState, prospects: Prospects, *, tiered: bool, plain: bool) -> Choice:
-        guarded = self._law.guarded(state)
+    def _choose(
+        self, state: StepState, prospects: Prospects, tiers: Tiers, *, guarded: bool, plain: bool
+    ) -> Choice:
         choice = self._decider.choose(
             prospects.candidates(self._rate.value),
             prospects.executed,
             bare_seconds=self._bare_seconds(state, prospects),
-            tiered=tiered,
+            tiered=bool(tiers),
             guarded=guarded,
             untried=lambda executed: self._untried(state, executed),
             plain=plain,
         )
         if not guarded:
             # The tier was chosen at the frontier; its padding is filled by rank (maths section 5.2).
-            tier = np.flatnonzero(prospects.executed == prospects.executed[choice.index])
-            index = int(tier[-1])
+            executed = prospects.executed
+            index = int(np.flatnonzero(executed == executed[choice.index])[-1])
             everything = index == len(prospects.budgets) - 1
             return replace(choice, index=index, kind=PlanState.FULL if everything else choice.kind)
         if plain:
@@ -268,25 +271,20 @@ class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
             return Choice(0, PlanState.FULL, "confidences are no numbers: everything is verified")
         if fault is not None or ready is None:
             return Choice(0, PlanState.FULL, f"{fault}: everything is verified")
-        warming = self._decider.warming(*ready)
+        warming = None if ready[0] else self._decider.warming(ready[1])
         return None if warming is None else Choice(0, PlanState.WARMING, warming)
-
-    def _faulted(self, entry: Entry, fault: containment.PluginFault, everything: int) -> Choice:
-        """Return full verification, candidate ``everything``, because a plugin failed in this step."""
-        self._note(entry, fault.name)
-        return Choice(everything, PlanState.FULL, f"{fault}: everything is verified")
 
     def _bare(self, state: StepState, reason: str) -> Plan:
         """Return the plan that verifies nothing."""
-        nothing = np.zeros((state.requests, self.limits.draft_tokens), dtype=np.int32)
+        nothing = Ranking(np.zeros((state.requests, self.limits.draft_tokens), dtype=np.int32))
         tiers, bare = self._tiers_for(state), self._runs_bare(state)
         prospects = survey(state, nothing, self.cost, tiers, budgets=only(0), bare=bare)
         return write_plan(state, prospects, 0, kind=PlanState.IDLE, reason=reason, lag=None)
 
-    def _survivals(self, state: StepState, entry: Entry) -> tuple[np.ndarray, int | None]:
-        """Return quantised survivals int32 [R, K] that the budget may read, and their lag."""
+    def _survivals(self, state: StepState, entry: Entry) -> tuple[Ranking, int | None]:
+        """Return the survivals that the budget may read, and their lag."""
         snapshot = self._relay.latest(at_most=self._law.newest(state))
-        found = survivals(snapshot, state, self.limits.draft_tokens)
+        found = self._reader.survivals(snapshot, state)
         if found.odd is not None:
             self._note(entry, found.odd)
         entry.foreseen = found.foreseen

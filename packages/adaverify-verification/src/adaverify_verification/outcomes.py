@@ -7,7 +7,7 @@ import numpy as np
 from adaverify_contracts import Plan, PlanError, StepOutcome, StepState
 from adaverify_verification.cost_model import CostModel
 from adaverify_verification.host_floor import host_bound
-from adaverify_verification.live import same_requests, same_values
+from adaverify_verification.rows import same_requests, same_values
 
 
 def require_kinds(outcome: object, plan: object) -> None:
@@ -34,24 +34,28 @@ def misfits_of(outcome: StepOutcome, plan: Plan, state: StepState | None) -> tup
         plan: the plan it reports it for.
         state: the open step of that number, None when there is none.
     """
-    checks = (
-        ("outcome-of-another-step", state is None or outcome.step != plan.step),
-        ("outcome-of-other-requests", state is not None and not _same_requests(outcome, state)),
-        ("verified-not-planned", outcome.total_admitted != plan.budget),
-        ("drafted-not-scheduled", not _as_scheduled(outcome, plan, state)),
-        ("emitted-not-verified", state is not None and outcome.emitted > _most_emitted(outcome, state)),
-    )
-    return tuple(name for name, wrong in checks if wrong)
+    found = []
+    if state is None or outcome.step != plan.step:
+        found.append("outcome-of-another-step")
+    if state is not None and not same_requests(outcome.slots, outcome.generations, state):
+        found.append("outcome-of-other-requests")
+    if outcome.total_admitted != plan.budget:
+        found.append("verified-not-planned")
+    if not _as_scheduled(outcome, plan, state):
+        found.append("drafted-not-scheduled")
+    if state is not None and outcome.emitted > _most_emitted(outcome, state):
+        found.append("emitted-not-verified")
+    return tuple(found)
 
 
 def remarks_on(outcome: StepOutcome) -> tuple[str, ...]:
     """Return what is worth counting of an outcome that teaches all the same, by name."""
-    scores, seconds, host = outcome.scores, outcome.seconds, outcome.host_seconds
-    checks = (
-        ("invalid-scores", np.count_nonzero(np.isfinite(scores)) < scores.size),
-        ("host-bound", bool(seconds) and host is not None and host_bound(host, seconds or 0.0)),
-    )
-    return tuple(name for name, found in checks if found)
+    seconds, host = outcome.seconds, outcome.host_seconds
+    # A byte of the answers that is False, found in half the time that counting them takes.
+    invalid = 0 in np.isfinite(outcome.scores).tobytes()
+    found = ("invalid-scores",) if invalid else ()
+    bound = bool(seconds) and host is not None and host_bound(host, seconds or 0.0)
+    return (*found, "host-bound") if bound else found
 
 
 def verification_seconds(outcome: StepOutcome, seconds: float, plan: Plan, cost: CostModel) -> float:
@@ -66,11 +70,6 @@ def verification_seconds(outcome: StepOutcome, seconds: float, plan: Plan, cost:
     rejected = cost.rejected_seconds * (outcome.total_admitted - outcome.total_accepted)
     # Parts priced above the whole say that the table is wrong, not that the step took no time.
     return max(seconds - draft - rejected, 0.01 * seconds)
-
-
-def _same_requests(outcome: StepOutcome, state: StepState) -> bool:
-    """Return whether rows are the requests that were planned, in their order."""
-    return same_requests(outcome.slots, outcome.generations, state)
 
 
 def _as_scheduled(outcome: StepOutcome, plan: Plan, state: StepState | None) -> bool:

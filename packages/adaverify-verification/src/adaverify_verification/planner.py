@@ -7,9 +7,10 @@ from typing import NamedTuple
 import numpy as np
 
 from adaverify_contracts import BudgetCandidates, Limits, Plan, PlanError, PlanState, StepState
-from adaverify_verification.candidates import SCORE_ONE, expected_tokens, ranked_scores
+from adaverify_verification.candidates import expected_tokens
 from adaverify_verification.cost_model import CostModel
 from adaverify_verification.digest import plan_digest
+from adaverify_verification.ranking import Ranking
 from adaverify_verification.tiers import Tiers
 
 
@@ -34,16 +35,17 @@ class Prospects(NamedTuple):
         Raises:
             PlanError: the step is unpriced.
         """
-        if self.seconds is None:
+        budgets, _, tokens, seconds = self
+        if seconds is None:
             raise PlanError(
                 "an unpriced step has no candidates to choose from",
                 allowed="a step priced from a cost table",
                 remedy="ask CostModel.priced first",
             )
         # A policy that writes into what it is shown would change the plan behind the planner's back.
-        for shown in (self.budgets, self.tokens, self.seconds):
-            shown.setflags(write=False)
-        return BudgetCandidates(self.budgets, self.tokens, self.seconds, rate)
+        for shown in (budgets, tokens, seconds):
+            shown.setflags(False)
+        return BudgetCandidates(budgets, tokens, seconds, rate)
 
 
 def context_of(state: StepState) -> float:
@@ -59,7 +61,7 @@ def only(budget: int) -> np.ndarray:
 
 def survey(
     state: StepState,
-    scores: np.ndarray,
+    ranking: Ranking,
     cost: CostModel,
     tiers: Tiers,
     *,
@@ -71,7 +73,7 @@ def survey(
 
     Args:
         state: the step.
-        scores: int [R, K] quantised survivals, 0 .. 65535.
+        ranking: its requests' survivals.
         cost: prices; an unpriced model leaves ``seconds`` None.
         tiers: those that this step's batch is padded to, possibly none.
         budgets: int64, the budgets to look at; None looks at every one that can be optimal.
@@ -82,17 +84,16 @@ def survey(
     if whole is not None:
         free = np.where(whole, 0, state.scheduled)
         kept = state.scheduled - free
-        floor, certain = int(kept.sum()), int(ranked_scores(scores, kept).sum()) / SCORE_ONE
+        floor, certain = int(kept.sum()), ranking.worth_of(kept)
     certain_tokens = state.certain_tokens
     if budgets is None:
         # Undoing rejected tokens makes cost rise inside a tier too: its end is then not the only optimum.
-        every = cost.rejected_seconds > 0
-        spare, executed = tiers.candidates(certain_tokens + floor, state.max_budget - floor, every=every)
+        every = cost.undoes
+        spare, executed = tiers.candidates(certain_tokens + floor, state.max_budget - floor, every)
         budgets = floor + spare if floor else spare
     else:
         spare, executed = budgets - floor, tiers.executed(certain_tokens + budgets)
-    ranked = ranked_scores(scores, free, state.total_scheduled - floor)
-    tokens = expected_tokens(state.emitting, ranked, spare)
+    tokens = expected_tokens(state.emitting, ranking.worths(free, state.total_scheduled - floor), spare)
     if certain:
         tokens += certain
     if bare:
@@ -111,7 +112,7 @@ def _seconds(
     draft = cost.draft_seconds(requests) if state.max_budget else 0.0
     if draft:
         seconds += draft
-    if cost.rejected_seconds:
+    if cost.undoes:
         seconds += cost.rejected_seconds * (budgets - (tokens - state.emitting))
     return seconds
 
@@ -176,14 +177,13 @@ def write_plan(
     lag: int | None,
 ) -> Plan:
     """Return the plan that runs candidate ``index``."""
-    budget = int(prospects.budgets[index])
-    tier = int(prospects.executed[index])
-    seconds = prospects.seconds
-    scheduled = state.total_scheduled
-    uniform = uniform_query_len(state, budget)
+    budgets, executed, expected, seconds = prospects
+    budget, tier = budgets.item(index), executed.item(index)
+    step, scheduled = state.step, state.total_scheduled
     requests, certain_tokens = state.requests, state.certain_tokens
+    uniform = uniform_query_len(state, budget)
     return Plan(
-        step=state.step,
+        step=step,
         state=kind,
         reason=reason,
         budget=budget,
@@ -193,13 +193,13 @@ def write_plan(
         tokens=certain_tokens + budget,
         tier=tier,
         uniform_query_len=uniform,
-        predicted_seconds=None if seconds is None else float(seconds[index]),
-        predicted_tokens=float(prospects.tokens[index]),
-        full_seconds=None if seconds is None else float(seconds[-1]),
-        full_tokens=float(prospects.tokens[-1]),
+        predicted_seconds=None if seconds is None else seconds.item(index),
+        predicted_tokens=expected.item(index),
+        full_seconds=None if seconds is None else seconds.item(-1),
+        full_tokens=expected.item(-1),
         lag=lag,
         digest=plan_digest(
-            step=state.step,
+            step=step,
             budget=budget,
             scheduled=scheduled,
             requests=requests,

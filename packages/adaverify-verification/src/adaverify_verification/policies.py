@@ -8,6 +8,9 @@ import numpy as np
 
 from adaverify_contracts import BudgetCandidates
 
+# An array without a dimension: NumPy makes one of a number in every call, which takes a third of it.
+_ONE = np.array(1.0)
+
 
 @runtime_checkable
 class GainPolicy(Protocol):
@@ -20,9 +23,8 @@ class GainPolicy(Protocol):
 
 def best(gains: np.ndarray) -> int:
     """Return the index of the largest gain; everything wins every tie, then the smaller budget does."""
-    last = len(gains) - 1
-    index = int(gains.argmax())
-    return last if gains[index] <= gains[last] else index
+    last, index = len(gains) - 1, int(gains.argmax())
+    return last if gains.item(index) <= gains.item(last) else index
 
 
 def ratio_gains(candidates: BudgetCandidates) -> np.ndarray:
@@ -32,12 +34,13 @@ def ratio_gains(candidates: BudgetCandidates) -> np.ndarray:
     counts.
     """
     tokens, seconds = candidates.tokens, candidates.seconds
-    if tokens[-1] <= 0:
-        return seconds[-1] / seconds - 1.0
+    all_tokens, all_seconds = tokens.item(-1), seconds.item(-1)
+    if all_tokens <= 0:
+        return all_seconds / seconds - 1.0
     # Equal tokens and seconds are an exact tie: both products are then of the same two numbers.
-    gains = tokens * seconds[-1]
-    gains /= tokens[-1] * seconds
-    gains -= 1.0
+    gains = tokens * all_seconds
+    gains /= all_tokens * seconds
+    gains -= _ONE
     return gains
 
 

@@ -14,7 +14,8 @@ import torch
 
 SCORE_BITS = 16
 SCORE_MAX = (1 << SCORE_BITS) - 1
-_SCALE, _HALF = np.float32(SCORE_MAX), np.float32(0.5)
+# Arrays without a dimension: NumPy makes one of a number in every call, which takes a third of it.
+_SCALE, _HALF = np.array(SCORE_MAX, dtype=np.float32), np.array(0.5, dtype=np.float32)
 
 Array = TypeVar("Array", np.ndarray, torch.Tensor)
 
@@ -74,6 +75,16 @@ def quantise(survivals: Array) -> Array:
         # Nothing is negative, so the cast is the floor.
         return scaled.astype(np.int32)
     return torch.floor(survivals * SCORE_MAX + 0.5).to(torch.int32)
+
+
+def clean_scores(confidences: np.ndarray) -> np.ndarray:
+    """Return ``scores`` of confidences float32 [R, K] that all lie in 0 .. 1, as uint16."""
+    if not confidences.size:
+        return np.zeros(confidences.shape, dtype=np.uint16)
+    scaled: np.ndarray = np.multiply.accumulate(confidences, 1)
+    scaled *= _SCALE
+    scaled += _HALF
+    return scaled.astype(np.uint16)
 
 
 def scores(confidences: Array) -> Array:

@@ -9,9 +9,9 @@ import numpy as np
 from adaverify_contracts import Limits, Plan, PlanState, StepState
 from adaverify_verification.cost_model import CostModel
 from adaverify_verification.digest import agree, apply_plan, export_plan, require_digests
+from adaverify_verification.lagged import optimistic
 from adaverify_verification.ledger import Entry, Ledger
 from adaverify_verification.planner import check_fits, only, survey, write_plan
-from adaverify_verification.quantise import SCORE_MAX
 from adaverify_verification.tiers import Tiers
 
 
@@ -68,8 +68,7 @@ class AgreedSteps:
         entry = Entry(state, creditable=state.other_tokens == 0)
         self._note(entry, "ranks-disagree")
         self._ledger.open(state.step, entry)
-        optimistic = np.full((state.requests, self.limits.draft_tokens), SCORE_MAX, dtype=np.int32)
-        tiers = self._tiers_for(state)
-        prospects = survey(state, optimistic, self.cost, tiers, budgets=only(state.max_budget))
+        ranking, tiers = optimistic(state, self.limits.draft_tokens), self._tiers_for(state)
+        prospects = survey(state, ranking, self.cost, tiers, budgets=only(state.max_budget))
         reason = "ranks planned differently: everything is verified"
         return write_plan(state, prospects, 0, kind=PlanState.FULL, reason=reason, lag=None)

@@ -15,6 +15,7 @@ from adaverify_verification.law import LawRule
 from adaverify_verification.options import ManagerOptions
 from adaverify_verification.parts import require_batch, tier_counts
 from adaverify_verification.planner import Prospects, context_of, only, survey
+from adaverify_verification.ranking import Ranking
 from adaverify_verification.tiers import Tiers
 
 
@@ -38,14 +39,14 @@ class RetriedPrices:
         return self.cost.flat and self._law.guarded(state)
 
     def _retried(
-        self, state: StepState, quantised: np.ndarray, tiers: Tiers, unpriced: Choice
+        self, state: StepState, ranking: Ranking, tiers: Tiers, unpriced: Choice
     ) -> tuple[Prospects, Choice]:
         """Return half of everything where exploration affords it: served sizes alone tell prices apart."""
         everything = state.max_budget
         half = raise_to_tier_end(everything // 2, state.certain_tokens, everything, tiers.counts)
         if half == everything:
-            return survey(state, quantised, self.cost, tiers, budgets=only(everything)), unpriced
-        prospects = survey(state, quantised, self.cost, tiers, budgets=np.array([half, everything]))
+            return survey(state, ranking, self.cost, tiers, budgets=only(everything)), unpriced
+        prospects = survey(state, ranking, self.cost, tiers, budgets=np.array([half, everything]))
         part, whole = prospects.tokens.tolist()
         lower, upper = prospects.executed.tolist()
         if lower < upper and self._untried(state, lower) and self._decider.tries(part, whole):
@@ -77,6 +78,8 @@ class RetriedPrices:
 
     def _bare_seconds(self, state: StepState, prospects: Prospects) -> float | None:
         """Return what a step that drafts would take without drafting, None where that has no price."""
+        if not self.cost.prices_bare:
+            return None
         draft = self.cost.draft_seconds(state.requests)
         if draft > 0 and prospects.seconds is not None:
             return float(prospects.seconds[0]) - draft
@@ -99,7 +102,7 @@ class RetriedPrices:
 
     def _runs_bare(self, state: StepState) -> bool:
         """Return whether this step is one of the captured ones that draft nothing."""
-        return bool(self._bare_tiers) and not state.total_scheduled and not state.other_tokens
+        return not state.total_scheduled and not state.other_tokens and bool(self._bare_tiers)
 
     def _tiers_for(self, state: StepState) -> Tiers:
         """Return the tiers this batch is padded to: none for one that holds a prefill chunk, unless asked."""

@@ -31,7 +31,7 @@ class Tiers:
         """Return what executes for token counts int64, padding included; int64 of their shape."""
         return executed_tokens(tokens, self.counts)
 
-    def candidates(self, certain: int, maximum: int, *, every: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    def candidates(self, certain: int, maximum: int, every: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Return the budgets that can be optimal and what executes for each, int64 [C] each, read-only.
 
         Args:

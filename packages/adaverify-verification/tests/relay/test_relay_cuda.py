@@ -44,9 +44,10 @@ class LateQueue:
     def fired(self, index: int) -> bool:
         return index not in self.pending
 
-    def blank(self, index: int, rows: int) -> None:
+    def blank(self, index: int, rows: int) -> bool:
         assert index not in self.pending, "an entry was marked while it was being written"
         self.marked[index] = rows * LIMITS.draft_tokens
+        return True
 
     def written(self, index: int, rows: int) -> bool:
         return self.marked[index] == 0
@@ -263,8 +264,39 @@ def test_close_between_begin_and_launched():
     queue.fire(index)
     assert relay.latest() is None
     publish(relay, 1)
-    queue.fire(index)
+    (taken,) = queue.pending
+    queue.fire(taken)
     assert relay.latest().step == 1
+    publish(relay, 2)
+    (taken,) = queue.pending
+    queue.fire(taken)
+    assert relay.latest().step == 2 and relay.dropped == 0
+
+
+def test_only_what_could_be_the_answer_is_asked():
+    """An event costs microseconds behind a full queue: what is newer than asked for, or older than what is
+    known to have arrived, is none of the reader's business."""
+    relay, queue = make()
+    asked = []
+    fired, queue.fired = queue.fired, lambda index: asked.append(index) or fired(index)
+    for step in (0, 1, 2):
+        publish(relay, step)
+        if step:
+            queue.fire(step - 1)
+            assert relay.latest(at_most=step - 1).step == step - 1
+    assert asked == [0, 1]
+    assert relay.latest(at_most=1) is relay.latest(at_most=1) and asked == [0, 1]
+
+
+def test_a_snapshot_that_is_read_twice_is_one_that_nobody_can_change():
+    relay, queue = make()
+    publish(relay, 1)
+    queue.fire(0)
+    found = relay.latest()
+    assert found is relay.latest()
+    for values in (found.slots, found.generations, found.confidences):
+        with pytest.raises(ValueError, match="read-only"):
+            values[0] = 3
 
 
 @hypothesis.given(

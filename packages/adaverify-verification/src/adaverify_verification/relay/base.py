@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
 
 from adaverify_contracts import LayoutError, Limits, LimitsError, PlanError, Snapshot
+from adaverify_verification.relay.entry import ARRIVED, BEGUN, UNDER_WAY, UNUSED, Entry
+from adaverify_verification.rows import frozen, kept
 
 # Two entries would do for a lag of one step; four let a reader that is two steps behind still find the
 # snapshot it may use while two copies are under way.
 DEFAULT_DEPTH = 4
-
-# What an entry holds: nothing, a publication whose values are not yet launched, one whose values are on their
-# way, one that can be read.
-_UNUSED, _BEGUN, _UNDER_WAY, _ARRIVED = range(4)
 
 
 @runtime_checkable
@@ -92,8 +88,8 @@ class Relay(Protocol):
     def latest(self, at_most: int | None = None) -> Snapshot | None:
         """Return the newest snapshot that has arrived, of a step <= ``at_most``; None when there is none.
 
-        Never waits. Later publications do not change the snapshot's arrays; slots and generations are
-        read-only.
+        Never waits. Later publications do not change the snapshot's arrays, nor may anybody else: what is
+        read again may be the same object.
         """
         ...
 
@@ -102,40 +98,68 @@ class Relay(Protocol):
         ...
 
 
-class RingRelay(ABC):
-    """A ring of entries, each unused, begun, under way or arrived; subclasses move the bytes.
+class CopyQueue(Protocol):
+    """What the relay asks of a device: a pinned ring with one entry more, the bin, and an event an entry."""
+
+    def copy(self, index: int, confidences: torch.Tensor) -> None:
+        """Enqueue device -> host for entry ``index`` on the current stream; return at once."""
+        ...
+
+    def send(self, confidences: torch.Tensor, entry: torch.Tensor) -> None:
+        """Store confidences in the entry that the device scalar ``entry`` names; capturable."""
+        ...
+
+    def record(self, index: int) -> None:
+        """Record the event of entry ``index`` on the current stream; return at once."""
+        ...
+
+    def fired(self, index: int) -> bool:
+        """Return whether the event of entry ``index`` has fired; never wait."""
+        ...
+
+    def blank(self, index: int, rows: int) -> bool:
+        """Mark the first ``rows`` of entry ``index``, which nothing writes to, as not written.
+
+        Returns whether ``written`` can tell; False where an entry is read once its event has fired.
+        """
+        ...
+
+    def written(self, index: int, rows: int) -> bool:
+        """Return whether no value of the first ``rows`` of entry ``index`` is marked any more; never wait."""
+        ...
+
+    def host(self, index: int) -> np.ndarray:
+        """Return the host buffer of entry ``index``, float32 [max_requests, K], once fired or written."""
+        ...
+
+
+class RingRelay:
+    """A ring of entries, each unused, begun, under way or arrived; a queue moves the bytes.
 
     An entry that a graph writes may show by itself that its values are there; it is read then.
     An entry is written only when its last copy has arrived, and never while it is the newest arrived one, so
     that a stalled device leaves the reader its last snapshot. When no entry qualifies the publication is
-    dropped and counted. The host's share is plain lists and one copy of what is handed in: publish and latest
-    together have 20 us.
+    dropped and counted. The host's share is a short list in the order of steps: publish and latest together
+    have 20 us. Of entries under way only those are asked that could be the answer.
 
     Args:
         limits: sizes of the entries.
+        queue: of the device, with as many entries and the bin.
         depth: entries, at least 2.
     """
 
-    def __init__(self, limits: Limits, depth: int = DEFAULT_DEPTH) -> None:
-        if depth < 2:
-            raise LimitsError(
-                "the relay's depth is out of range",
-                arrived=depth,
-                allowed="at least 2: one entry to read while another is written",
-                remedy=f"keep the default of {DEFAULT_DEPTH}",
-            )
+    def __init__(self, limits: Limits, queue: CopyQueue, depth: int) -> None:
+        require_depth(depth)
         self._limits = limits
-        self._depth = depth
-        self._state = [_UNUSED] * depth
-        # ``order`` counts publications, 0 for none: of two entries of one step the later is the newer.
-        self._order = [0] * depth
-        self._step = [-1] * depth
-        # Made anew by each publication and never written again: its snapshots share them.
-        self._slots = [_frozen(())] * depth
-        self._generations = [_frozen(())] * depth
-        # Which entries show by themselves that their values are there, before the work behind them is done.
-        self._shows = [False] * depth
-        self._begun: int | None = None
+        self._queue = queue
+        self._entries = [Entry(index) for index in range(depth)]
+        # Unused ones, the one to take first last.
+        self._unused = self._entries[::-1]
+        # What is under way or arrived and may be read, the newest step first.
+        self._line: list[Entry] = []
+        self._begun: Entry | None = None
+        # What was published last, read-only: a decode batch repeats, and its snapshots share these.
+        self._slots = self._generations = frozen(())
         self._published = 0
         self._dropped = 0
 
@@ -147,7 +171,7 @@ class RingRelay(ABC):
     @property
     def bin(self) -> int:
         """Index of the entry that nobody reads."""
-        return self._depth
+        return len(self._entries)
 
     def publish(
         self, step: int, slots: np.ndarray, generations: np.ndarray, confidences: torch.Tensor
@@ -156,7 +180,7 @@ class RingRelay(ABC):
         self._check(slots, generations, confidences)
         index = self._reserve(step, slots, generations)
         if index is not None:
-            self._copy(index, confidences)
+            self._queue.copy(index, confidences)
             self.launched(index)
 
     def begin(self, step: int, slots: np.ndarray, generations: np.ndarray) -> int | None:
@@ -167,162 +191,125 @@ class RingRelay(ABC):
         shows = self._begun is None
         index = self._reserve(step, slots, generations)
         if index is not None and shows:
-            self._shows[index] = self._blank(index, len(slots))
+            self._entries[index].shows = self._queue.blank(index, len(slots))
         return index
 
     def launched(self, index: int) -> None:
         """Say that what fills entry ``index`` is enqueued; see ``Relay.launched``."""
-        if index != self._begun:
+        entry = self._begun
+        if entry is None or index != entry.index:
             raise PlanError(
                 "the relay's entry was not begun",
                 arrived=index,
-                allowed=f"{self._begun}, the entry begun last" if self._begun is not None else "nothing",
+                allowed="nothing" if entry is None else f"{entry.index}, the entry begun last",
                 remedy="call launched once after each begin that returned an index",
             )
-        self._begun = None
-        self._state[index] = _UNDER_WAY
-        self._record(index)
+        self._begun, entry.state = None, UNDER_WAY
+        if entry.order:
+            line, place = self._line, 0
+            # Nearly always it is the newest; of two of one step the later publication is.
+            while place < len(line) and line[place].step > entry.step:
+                place += 1
+            line.insert(place, entry)
+        self._queue.record(index)
 
     def send(self, confidences: torch.Tensor, entry: torch.Tensor) -> None:
         """Store confidences in the entry that a device scalar names; see ``Relay.send``."""
-        shape = tuple(confidences.shape)
-        width = self._limits.draft_tokens
-        fits = (
-            len(shape) == 2
-            and shape[0] <= self._limits.max_requests
-            and shape[1] == width
-            and confidences.dtype == torch.float32
-            and (width < 2 or confidences.stride(1) == 1)
-            and tuple(entry.shape) == (1,)
-            and entry.dtype == torch.int32
-            and entry.device == confidences.device
-        )
-        if not fits:
-            raise LayoutError(
-                "confidences to send do not fit the relay",
-                arrived={
-                    "confidences": (str(confidences.dtype), shape, str(confidences.device)),
-                    "entry": (str(entry.dtype), tuple(entry.shape), str(entry.device)),
-                },
-                allowed=f"float32 [R, {width}] in dense rows with R <= {self._limits.max_requests}, and "
-                "int32 [1] on the same device",
-                remedy="send the live confidences, and keep one int32 scalar for the entry",
-            )
-        self._send(confidences, entry)
+        require_sendable(confidences, entry, self._limits)
+        self._queue.send(confidences, entry)
 
     def latest(self, at_most: int | None = None) -> Snapshot | None:
         """Return the newest arrived snapshot of a step <= ``at_most``; see ``Relay.latest``."""
-        best = self._newest(at_most)
-        if best is None:
-            return None
-        slots = self._slots[best]
-        return Snapshot(self._step[best], slots, self._generations[best], self._read(best, len(slots)))
+        for entry in self._line:
+            if at_most is not None and entry.step > at_most:
+                continue
+            if entry.snapshot is not None:
+                return entry.snapshot
+            if entry.state == ARRIVED or self._readable(entry):
+                return self._snapshot(entry)
+        return None
 
     def close(self) -> None:
         """Forget everything published; nothing is readable afterwards."""
-        for index, state in enumerate(self._state):
+        self._line.clear()
+        for entry in self._entries:
             # What is under way still writes its entry: that one is reused only once it has arrived.
-            self._order[index], self._shows[index] = 0, False
-            if state == _ARRIVED:
-                self._state[index] = _UNUSED
-
-    @abstractmethod
-    def _copy(self, index: int, confidences: torch.Tensor) -> None:
-        """Enqueue the copy of ``confidences`` into entry ``index`` on the current stream; never waits."""
-
-    @abstractmethod
-    def _send(self, confidences: torch.Tensor, entry: torch.Tensor) -> None:
-        """Store ``confidences`` in the entry that ``entry`` names; capturable."""
-
-    @abstractmethod
-    def _record(self, index: int) -> None:
-        """Mark the point of the current stream at which entry ``index`` has arrived."""
-
-    @abstractmethod
-    def _has_arrived(self, index: int) -> bool:
-        """Return whether the point marked last for entry ``index`` has passed; never waits."""
-
-    def _blank(self, index: int, requests: int) -> bool:
-        """Make entry ``index``, which nothing writes to, show when values arrive; return whether it can."""
-        return False
-
-    def _is_written(self, index: int, requests: int) -> bool:
-        """Return whether all values of an entry that was made blank are there; never waits."""
-        return False
-
-    @abstractmethod
-    def _read(self, index: int, requests: int) -> np.ndarray:
-        """Return a copy of entry ``index``, float32 [requests, K]."""
+            entry.order = 0
+            if entry.state == ARRIVED:
+                self._free(entry)
 
     def _reserve(self, step: int, slots: np.ndarray, generations: np.ndarray) -> int | None:
-        index = self._writable()
-        if index is None:
+        entry = self._known_writable() if self._begun is None else self._given_up(self._begun)
+        if entry is None:
+            entry = self._asked_writable()
+        if entry is None:
             self._dropped += 1
             return None
         self._published += 1
-        self._state[index], self._begun, self._shows[index] = _BEGUN, index, False
-        self._order[index], self._step[index] = self._published, step
-        self._slots[index], self._generations[index] = _frozen(slots), _frozen(generations)
-        return index
+        self._slots, self._generations = kept(self._slots, slots), kept(self._generations, generations)
+        entry.state, entry.order, entry.step, entry.snapshot = BEGUN, self._published, step, None
+        entry.slots, entry.generations, entry.shows = self._slots, self._generations, False
+        self._begun = entry
+        return entry.index
 
-    def _poll(self, index: int) -> int:
-        """Ask an entry under way whether it has arrived; return its state."""
-        if self._has_arrived(index):
-            self._state[index] = _ARRIVED if self._order[index] else _UNUSED
-        return self._state[index]
+    def _snapshot(self, entry: Entry) -> Snapshot:
+        confidences = self._queue.host(entry.index)[: len(entry.slots)].copy()
+        confidences.setflags(False)
+        entry.snapshot = Snapshot(entry.step, entry.slots, entry.generations, confidences)
+        return entry.snapshot
 
-    def _readable(self, index: int) -> bool:
+    def _readable(self, entry: Entry) -> bool:
         """Return whether an entry under way can be read.
 
         A step sends its confidences when it begins and its event fires when it has ended: the values of a
         step under way are there while it runs. To be written again, the entry waits for the event.
         """
-        if self._shows[index] and self._is_written(index, len(self._slots[index])):
+        if entry.shows and self._queue.written(entry.index, len(entry.slots)):
             return True
-        return self._poll(index) == _ARRIVED
+        return self._poll(entry) == ARRIVED
 
-    def _newest(self, at_most: int | None) -> int | None:
-        """Return the newest arrived entry of a step up to ``at_most``; later ones are not even asked."""
-        best: int | None = None
-        for index, state in enumerate(self._state):
-            if state < _UNDER_WAY or (at_most is not None and self._step[index] > at_most):
-                continue
-            if state == _UNDER_WAY and not self._readable(index):
-                continue
-            if best is None or self._newer(index, best):
-                best = index
-        return best
+    def _poll(self, entry: Entry) -> int:
+        """Ask an entry under way whether it has arrived; return its state."""
+        if self._queue.fired(entry.index):
+            if entry.order:
+                entry.state = ARRIVED
+            else:
+                self._free(entry)
+        return entry.state
 
-    def _newer(self, index: int, other: int) -> bool:
-        mine, theirs = self._step[index], self._step[other]
-        return mine > theirs or (mine == theirs and self._order[index] > self._order[other])
+    def _free(self, entry: Entry) -> None:
+        entry.state = UNUSED
+        self._unused.append(entry)
 
-    def _writable(self) -> int | None:
-        """Return the entry to write: an unused one, else the oldest arrived one but the newest."""
-        if self._begun is not None:
-            # Its values may have been launched all the same. A later write of the same entry is ordered
-            # behind them, so this entry is the one to take.
-            self._dropped += 1
-            return self._begun
-        for polled in (False, True):
-            state = self._state
-            if polled:
-                for index in range(self._depth):
-                    if state[index] == _UNDER_WAY:
-                        self._poll(index)
-            if _UNUSED in state:
-                return state.index(_UNUSED)
-            if state.count(_ARRIVED) > 1:
-                # Known without asking an event, and so the usual case of a reader that keeps up.
-                oldest = newest = state.index(_ARRIVED)
-                for index in range(oldest + 1, self._depth):
-                    if state[index] == _ARRIVED:
-                        if self._newer(oldest, index):
-                            oldest = index
-                        elif self._newer(index, newest):
-                            newest = index
-                return oldest
-        return None
+    def _given_up(self, begun: Entry) -> Entry:
+        """Return an entry that was begun and never launched, for the next publication."""
+        # Its values may have been launched all the same. A later write of the same entry is ordered behind
+        # them, so this entry is the one to take.
+        self._dropped += 1
+        return begun
+
+    def _asked_writable(self) -> Entry | None:
+        """Return the entry to write after asking for all that are under way."""
+        for entry in self._entries:
+            if entry.state == UNDER_WAY:
+                self._poll(entry)
+        return self._known_writable()
+
+    def _known_writable(self) -> Entry | None:
+        """Return the entry to write: an unused one, else the oldest arrived one but the newest.
+
+        No event is asked: so it is for a reader that keeps up.
+        """
+        if self._unused:
+            return self._unused.pop()
+        newest = oldest = None
+        for entry in self._line:
+            if entry.state == ARRIVED:
+                newest, oldest = newest or entry, entry
+        if oldest is newest or oldest is None:
+            return None
+        self._line.remove(oldest)
+        return oldest
 
     def _check(self, slots: np.ndarray, generations: np.ndarray, confidences: torch.Tensor) -> None:
         requests = len(slots)
@@ -348,8 +335,46 @@ class RingRelay(ABC):
         )
 
 
-def _frozen(values: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Return a copy int64 [R] that nobody can write to."""
-    copied = np.array(values, dtype=np.int64)
-    copied.setflags(write=False)
-    return copied
+def require_depth(depth: int) -> None:
+    """Require a number of entries that a ring can have.
+
+    Raises:
+        LimitsError: fewer than 2.
+    """
+    if depth < 2:
+        raise LimitsError(
+            "the relay's depth is out of range",
+            arrived=depth,
+            allowed="at least 2: one entry to read while another is written",
+            remedy=f"keep the default of {DEFAULT_DEPTH}",
+        )
+
+
+def require_sendable(confidences: torch.Tensor, entry: torch.Tensor, limits: Limits) -> None:
+    """Require what ``Relay.send`` takes.
+
+    Raises:
+        LayoutError: shapes, dtypes or devices do not fit.
+    """
+    shape, width = tuple(confidences.shape), limits.draft_tokens
+    fits = (
+        len(shape) == 2
+        and shape[0] <= limits.max_requests
+        and shape[1] == width
+        and confidences.dtype == torch.float32
+        and (width < 2 or confidences.stride(1) == 1)
+        and tuple(entry.shape) == (1,)
+        and entry.dtype == torch.int32
+        and entry.device == confidences.device
+    )
+    if not fits:
+        raise LayoutError(
+            "confidences to send do not fit the relay",
+            arrived={
+                "confidences": (str(confidences.dtype), shape, str(confidences.device)),
+                "entry": (str(entry.dtype), tuple(entry.shape), str(entry.device)),
+            },
+            allowed=f"float32 [R, {width}] in dense rows with R <= {limits.max_requests}, and "
+            "int32 [1] on the same device",
+            remedy="send the live confidences, and keep one int32 scalar for the entry",
+        )

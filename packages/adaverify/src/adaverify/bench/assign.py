@@ -255,7 +255,7 @@ def check_captured(options: BenchmarkOptions, requests: int) -> None:
         for name, values in expected._asdict().items():
             require_equal(f"{what}: {name}", getattr(found, name), values)
         snapshot = step.relay.latest(seed)
-        sent = None if snapshot is None else torch.from_numpy(snapshot.confidences)
+        sent = None if snapshot is None else torch.tensor(snapshot.confidences)
         if snapshot is None or snapshot.step != seed or sent is None or not torch.equal(sent, live.cpu()):
             raise WrongValueError(
                 f"{what}: what the relay holds is not what this replay sent",
