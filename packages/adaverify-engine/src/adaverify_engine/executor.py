@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ import torch
 
 from adaverify_contracts import DraftBatch, Plan, TappedModel, TargetModel
 from adaverify_engine.acceptance import Sequences, Verdict, judge
-from adaverify_engine.attention import DecodeAttentionChoice, StepAttention, attention_of
+from adaverify_engine.attention import DecodeAttentionChoice, StepAttention, attention_of, prompt_kernels
 from adaverify_engine.cache import PagedCache
 from adaverify_engine.inputs import StepBuffers, TokenInputs, prefill_tokens, whole_rows
 from adaverify_engine.options import EngineOptions
@@ -98,7 +99,8 @@ class Executor:
         padding = self._padding(len(inputs.ids))
         inputs = inputs.padded(padding)
         attend = StepAttention(self.cache, inputs.slots, decode, width, chunks, self._group, padding)
-        hidden, features = self._pass(inputs, attend)
+        with prompt_kernels(self._device) if chunks else nullcontext():
+            hidden, features = self._pass(inputs, attend)
         if not work.chunks:
             return Passed(self._logits(hidden)[:width], None if features is None else features[:width])
         deciding = self._deciding(work, width)

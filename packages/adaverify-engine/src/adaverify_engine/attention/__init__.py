@@ -1,5 +1,6 @@
 """Attention over the paged cache: decode rows, prefill chunks and the reference for both."""
 
+from adaverify_engine.attention.backends import prompt_kernels
 from adaverify_engine.attention.cells import QueryCells, locate
 from adaverify_engine.attention.decode import DecodeAttention
 from adaverify_engine.attention.packed import PackedChunks, attention_of
@@ -21,4 +22,5 @@ __all__ = [
     "attend_rows",
     "attention_of",
     "locate",
+    "prompt_kernels",
 ]
