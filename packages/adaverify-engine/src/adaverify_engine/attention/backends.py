@@ -18,4 +18,4 @@ def prompt_kernels(device: torch.device) -> AbstractContextManager[object]:
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     chosen = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-    return sdpa_kernel(chosen)  # type: ignore[no-any-return]
+    return sdpa_kernel(chosen)
