@@ -264,8 +264,12 @@ class RingRelay:
         A step sends its confidences when it begins and its event fires when it has ended: the values of a
         step under way are there while it runs. To be written again, the entry waits for the event.
         """
-        if entry.shows and self._queue.written(entry.index, len(entry.slots)):
-            return True
+        if entry.shows:
+            if self._queue.written(entry.index, len(entry.slots)):
+                return True
+            # The step launched last has not begun: its event, a call of some microseconds, has not fired.
+            if entry is self._line[0]:
+                return False
         return self._poll(entry) == ARRIVED
 
     def _poll(self, entry: Entry) -> int:
@@ -289,26 +293,30 @@ class RingRelay:
         return begun
 
     def _asked_writable(self) -> Entry | None:
-        """Return the entry to write after asking for all that are under way."""
-        for entry in self._entries:
-            if entry.state == UNDER_WAY:
-                self._poll(entry)
-        return self._known_writable()
+        """Return the entry to write after asking those under way, the oldest first, until one is found."""
+        forgotten = [entry for entry in self._entries if entry.state == UNDER_WAY and not entry.order]
+        for entry in (*forgotten, *self._line[::-1]):
+            if entry.state == UNDER_WAY and self._poll(entry) != UNDER_WAY:
+                found = self._known_writable()
+                if found is not None:
+                    return found
+        return None
 
     def _known_writable(self) -> Entry | None:
-        """Return the entry to write: an unused one, else the oldest arrived one but the newest.
+        """Return the entry to write: an unused one, else the oldest arrived one but the newest readable.
 
-        No event is asked: so it is for a reader that keeps up.
+        No event is asked.
         """
         if self._unused:
             return self._unused.pop()
         newest = oldest = None
         for entry in self._line:
-            if entry.state == ARRIVED:
-                newest, oldest = newest or entry, entry
-        if oldest is newest or oldest is None:
-            return None
-        self._line.remove(oldest)
+            if newest is None and (entry.state == ARRIVED or entry.snapshot is not None):
+                newest = entry
+            elif entry.state == ARRIVED:
+                oldest = entry
+        if oldest is not None:
+            self._line.remove(oldest)
         return oldest
 
     def _check(self, slots: np.ndarray, generations: np.ndarray, confidences: torch.Tensor) -> None:

@@ -12,7 +12,7 @@ from adaverify_verification.relay.send.launch import send
 # Bits that no confidence has: a NaN that no arithmetic makes. A value of four bytes is written at once or
 # not at all, so that each tells by itself whether it is there, whatever order the bus brings them in. A
 # signal that passes such a NaN on is read when its event has fired.
-UNWRITTEN = np.uint32(0xFFFFFFFF)
+UNWRITTEN = 0xFFFFFFFF
 
 
 class StreamQueue:
@@ -29,7 +29,8 @@ class StreamQueue:
         whole: np.ndarray = self._pinned.numpy()
         self._entries = [self._pinned[index] for index in range(depth)]
         self._hosts = [whole[index] for index in range(depth)]
-        self._bits = [host.view(np.uint32) for host in self._hosts]
+        self._bits = [host.reshape(-1).view(np.uint32) for host in self._hosts]
+        self._width = limits.draft_tokens
         # By entry and number of rows: at most depth x max_requests small objects.
         self._views: list[dict[int, torch.Tensor]] = [{} for _ in range(depth)]
         self._device = torch.cuda.current_device() if device.index is None else device.index
@@ -68,12 +69,17 @@ class StreamQueue:
 
     def blank(self, index: int, rows: int) -> bool:
         """Mark the first ``rows`` of entry ``index``, which nothing writes to, as not written."""
-        self._bits[index][:rows] = UNWRITTEN
+        self._bits[index][: rows * self._width] = UNWRITTEN
         return True
 
     def written(self, index: int, rows: int) -> bool:
         """Return whether no value of the first ``rows`` of entry ``index`` is marked any more."""
-        return UNWRITTEN not in self._bits[index][:rows]
+        bits, count = self._bits[index], rows * self._width
+        # One look answers for nearly every step that has not begun.
+        if not count or bits.item(count - 1) == UNWRITTEN:
+            return not count
+        # As unsigned integers the mark is above every other value.
+        return int(np.maximum.reduce(bits[:count])) != UNWRITTEN
 
     def host(self, index: int) -> np.ndarray:
         """Return the pinned buffer of entry ``index``, float32 [max_requests, K], once fired or written."""
