@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from adaverify.bench.endtoend.places import CAPTURE, CURVE, PLANNING, THROUGHPUT
 from adaverify.bench.endtoend.store import Store
 from adaverify_replay.arm_plots import plot_arms, plot_capture, plot_planning, plot_tiers
 
@@ -19,16 +20,16 @@ def draw(store: Store, folder: Path) -> list[Path]:
     drawn = []
     if arms := _by_requests(store.stage("arms")):
         shown = {requests: one["arms"] for requests, one in arms.items()}
-        drawn.append(plot_arms(shown, folder / "throughput.png"))
-        drawn.append(plot_planning(shown, folder / "planning.png"))
+        drawn.append(plot_arms(shown, folder / THROUGHPUT))
+        drawn.append(plot_planning(shown, folder / PLANNING))
     if curves := _by_requests(store.stage("curve")):
         points = {
             requests: [(point["tokens"], point["seconds"]) for point in one["points"]]
             for requests, one in curves.items()
         }
-        drawn.append(plot_tiers(points, folder / "curve.png"))
+        drawn.append(plot_tiers(points, folder / CURVE))
     if captures := _by_requests(store.stage("capture")):
-        drawn.append(plot_capture(captures, folder / "capture.png"))
+        drawn.append(plot_capture(captures, folder / CAPTURE))
     return drawn
 
 

@@ -14,7 +14,7 @@ from adaverify.bench.endtoend import sources
 from adaverify.bench.endtoend.text import Text
 from adaverify.bench.whole import RerunBackend
 from adaverify.session import discover
-from adaverify_contracts import BenchmarkOptions, Limits, WrongValueError
+from adaverify_contracts import BenchmarkOptions, Limits, LimitsError
 from adaverify_runtime import PluginManager, RowCostTable, Settings
 from adaverify_verification import Fingerprint
 
@@ -153,11 +153,11 @@ def open_ground(options: BenchmarkOptions) -> Ground:
     """Load records and settings; the model is made when the first deck needs it.
 
     Raises:
-        WrongValueError: more requests than ``MOST_REQUESTS``.
+        LimitsError: more requests than ``MOST_REQUESTS``.
     """
     largest = max(options.requests or (1,))
     if largest > MOST_REQUESTS:
-        raise WrongValueError(
+        raise LimitsError(
             "too many requests for this benchmark",
             arrived=largest,
             allowed=f"1 .. {MOST_REQUESTS}",

@@ -6,7 +6,6 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -18,6 +17,7 @@ from adaverify.bench.endtoend.deck import Deck
 from adaverify.bench.endtoend.figures import draw
 from adaverify.bench.endtoend.gaps import measure_gaps
 from adaverify.bench.endtoend.ground import Ground, open_ground
+from adaverify.bench.endtoend.places import FOLDER, STORE
 from adaverify.bench.endtoend.proof import prove_steps
 from adaverify.bench.endtoend.shares import OURS, THEIRS, measure_shares
 from adaverify.bench.endtoend.store import Store
@@ -26,7 +26,6 @@ from adaverify.hooks import STAGES
 from adaverify_contracts import AdaverifyError, BenchmarkOptions, BenchmarkResult
 
 PER_REQUESTS = ("curve", "arms", "shares")
-FOLDER = Path("endtoend")
 
 
 def run(options: BenchmarkOptions) -> BenchmarkResult:
@@ -40,7 +39,7 @@ def run(options: BenchmarkOptions) -> BenchmarkResult:
     """
     ground = open_ground(options)
     folder = FOLDER if options.folder is None else options.folder
-    store = Store(folder / "endtoend.json", ground.identity)
+    store = Store(folder / STORE, ground.identity)
     stages = options.stages or STAGES
     cases = list(_cases(ground, stages))
     bench = _Bench(ground, store)
