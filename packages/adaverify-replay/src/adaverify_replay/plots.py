@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".png", ".svg", ".pdf")
 """What a plot can be; help texts name the same three."""
+# Of the small letters of a caption that many fit an inch.
+_CAPTION_LETTERS = 17
 
 
 class Curve(Protocol):
@@ -238,6 +241,13 @@ def new_figure(size: tuple[float, float] = (8, 5)) -> Figure:
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
+
+
+def add_caption(figure: Any, text: str) -> None:
+    """Write ``text`` under a figure, in lines as long as it is wide; nothing where it is empty."""
+    if text:
+        across = int(_CAPTION_LETTERS * figure.get_size_inches()[0])
+        figure.supxlabel(textwrap.fill(text, across), fontsize="x-small", color="0.35")
 
 
 def save_figure(figure: Any, path: str | os.PathLike[str]) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import resource
 from contextlib import contextmanager
 
@@ -78,7 +77,7 @@ def test_an_earlier_report_outlives_a_full_disk(tmp_path):
     with full_disk(), pytest.raises(AdaverifyError, match="make room"):
         write_text(path, "x" * 100, "--json")
     assert path.read_text() == "complete"
-    assert os.listdir(tmp_path) == ["report.json"]
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_report_behind_a_link_is_written_there(tmp_path):

@@ -12,9 +12,11 @@ import typer
 from adaverify.bench.endtoend.places import FOLDER, require_apart
 from adaverify.bench.surroundings import clocks, surroundings
 from adaverify.bench.timing import DeviceTimer
+from adaverify.bench.unfinished import UnfinishedError
 from adaverify.blame import blaming_plugins
 from adaverify.console import (
     CHECK_FAILED,
+    REFUSED,
     emit_json,
     json_text,
     out,
@@ -52,12 +54,16 @@ Entry = Registered[BenchmarkDescriptor]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One benchmark: its result, or why there is none; ``wrong`` when a value differed."""
+    """One benchmark: its result, or why there is none; ``wrong`` when a value differed.
+
+    ``unfinished`` when there is a result, and something beside it failed for the ``reason``.
+    """
 
     entry: Entry
     result: BenchmarkResult | None
     reason: str = ""
     wrong: bool = False
+    unfinished: bool = False
 
 
 @reports_errors
@@ -173,6 +179,8 @@ def bench(
     _report(setup, outcomes, json)
     if any(outcome.wrong for outcome in outcomes):
         raise typer.Exit(CHECK_FAILED)
+    if any(outcome.unfinished for outcome in outcomes):
+        raise typer.Exit(REFUSED)
 
 
 def _require_places(name: str | None, json: Path | None, folder: Path | None) -> None:
@@ -265,6 +273,9 @@ def _run(entry: Entry, options: BenchmarkOptions, plugins: PluginManager, *, ski
     except WrongValueError as error:
         print_error(error)
         return Outcome(entry, None, f"wrong values: {error}", wrong=True)
+    except UnfinishedError as error:
+        print_error(error.cause)
+        return Outcome(entry, error.result, f"unfinished: {error.cause}", unfinished=True)
     except AdaverifyError as error:
         if not skip:
             raise
