@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import resource
 from contextlib import contextmanager
 
 import pytest
 
 from adaverify.bench.endtoend import run as endtoend
+from adaverify.bench.endtoend.figures import caption
+from adaverify.bench.endtoend.store import Store
 from adaverify.files import write_text
-from adaverify_contracts import AdaverifyError
+from adaverify_contracts import AdaverifyError, WrongValueError
+
+IDENTITY = {
+    "device": "a card",
+    "torch": "2",
+    "context": 48,
+    "records": {"model": "a", "drafter": "b"},
+    "model": {"layers": 2, "hidden": 64},
+}
 
 
 @contextmanager
@@ -91,3 +102,62 @@ def test_a_benchmark_without_stages_says_so(ours, invoke):
     found = invoke("bench", "plan", "--device", "cpu", "--stage", "arms")
     assert found.exit_code == 3
     assert "plan runs as a whole" in found.stderr
+
+
+def test_a_full_disk_ends_the_run_with_what_was_kept(bench, monkeypatch, tmp_path):
+    """It was a fault of ours with a traceback; the next case would be lost as well."""
+    assert bench("--stage", "curve").exit_code == 0
+    kept = (tmp_path / "out" / "endtoend.json").read_text()
+    measured = []
+
+    def measure(bench, stage, case):
+        measured.append((stage, case))
+        return json.loads(kept)["stages"]["curve"]["2"]
+
+    monkeypatch.setattr(endtoend._Bench, "measure", measure)
+    with full_disk(len(kept) // 2):
+        found = bench("--stage", "curve", "--requests", 3, "--requests", 4)
+    assert found.exit_code == 3
+    assert "was measured and cannot be kept: File too large" in found.stderr
+    assert "make room" in found.stderr
+    assert "Traceback" not in found.stderr
+    assert measured == [("curve", "3")]
+    assert (tmp_path / "out" / "endtoend.json").read_text() == kept
+
+
+def _no_plots(monkeypatch):
+    def draw(*_):
+        raise AdaverifyError("a plot needs matplotlib, which is not installed", remedy="install it")
+
+    monkeypatch.setattr(endtoend, "draw", draw)
+
+
+def test_missing_plots_cost_neither_table_nor_json(bench, monkeypatch, tmp_path):
+    _no_plots(monkeypatch)
+    found = bench("--stage", "curve", "--stage", "plot", "--json", tmp_path / "report.json")
+    assert found.exit_code == 3
+    assert "needs matplotlib" in found.stderr and "install it" in found.stderr
+    assert "2 requests" in found.stdout
+    (one,) = json.loads((tmp_path / "report.json").read_text())["benchmarks"]
+    assert one["measured"] and "needs matplotlib" in one["reason"]
+    assert len(one["rows"]) == 15
+
+
+def test_a_failing_plot_does_not_hide_a_failing_case(bench, monkeypatch):
+    def measure(bench, stage, case):
+        raise WrongValueError("seven differs from eight", arrived=7, allowed="8")
+
+    _no_plots(monkeypatch)
+    monkeypatch.setattr(endtoend._Bench, "measure", measure)
+    found = bench("--stage", "curve", "--stage", "plot")
+    assert found.exit_code == 1
+    assert "seven differs" in found.stderr and "needs matplotlib" in found.stderr
+    assert "Traceback" not in found.stderr
+
+
+def test_plots_say_what_they_were_measured_on(tmp_path):
+    store = Store(tmp_path / "endtoend.json", IDENTITY)
+    store.keep("curve", "1", {"rounds": 3, "points": []})
+    assert caption(store, "curve") == (
+        "a card; torch 2; context 48; records of a with b; rounds: 3; model: layers 2, hidden 64"
+    )
