@@ -1,5 +1,6 @@
 """Plots: real files, drawn without a display and without global state."""
 
+import resource
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -39,6 +40,21 @@ def test_a_cost_curve_is_drawn_with_its_points(table, tmp_path):
     assert "8 requests, context 512" in drawing
     assert "step time, ms" in drawing
     assert plot_cost_curve(table, tmp_path / "cost.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_an_earlier_plot_outlives_a_full_disk(table, tmp_path):
+    """The new one is written beside it; a link stays a link."""
+    (tmp_path / "link.png").symlink_to(tmp_path / "cost.png")
+    kept = plot_cost_curve(table, tmp_path / "link.png").read_bytes()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(AdaverifyError, match="make room"):
+            plot_cost_curve(table, tmp_path / "link.png")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert (tmp_path / "cost.png").read_bytes() == kept
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cost.png", "link.png"]
 
 
 def test_an_empty_table_still_gives_axes(tmp_path):

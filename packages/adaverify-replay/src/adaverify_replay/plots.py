@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import secrets
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".png", ".svg", ".pdf")
 """What a plot can be; help texts name the same three."""
+# Of the small letters of a caption that many fit an inch.
+_CAPTION_LETTERS = 17
 
 
 class Curve(Protocol):
@@ -239,14 +243,36 @@ def new_figure(size: tuple[float, float] = (8, 5)) -> Figure:
     return figure
 
 
+def add_caption(figure: Any, text: str) -> None:
+    """Write ``text`` under a figure, in lines as long as it is wide; nothing where it is empty."""
+    if text:
+        across = int(_CAPTION_LETTERS * figure.get_size_inches()[0])
+        figure.supxlabel(textwrap.fill(text, across), fontsize="x-small", color="0.35")
+
+
 def save_figure(figure: Any, path: str | os.PathLike[str]) -> Path:
-    """Write a figure in the format of the suffix; raises ``AdaverifyError`` where that cannot be."""
+    """Write a figure in the format of the suffix, all of it or nothing; what lay there stays until then.
+
+    Raises:
+        AdaverifyError: the suffix is none of ``SUFFIXES``, or the file cannot be written.
+    """
     target = Path(path)
     _require_suffix(target)
+    # Behind a link, or the link would be replaced. The suffix stays last: it chooses the format.
+    whole = target.resolve()
+    part = whole.with_name(f".{whole.stem}.{secrets.token_hex(4)}.part{target.suffix}")
     try:
-        figure.savefig(target)
+        figure.savefig(part)
+        part.replace(whole)
     except (OSError, ValueError) as error:
-        problem = f"the plot cannot be written: {error}"
-        remedy = "choose a writable path that ends in .png, .svg or .pdf"
+        remedy = "make room on its disk, or choose a path that is writable"
+        problem = f"the plot cannot be written, and what lay there is as it was: {_reason(error)}"
         raise AdaverifyError(problem, arrived=str(target), remedy=remedy) from error
+    finally:
+        part.unlink(missing_ok=True)
     return target
+
+
+def _reason(error: Exception) -> str:
+    """Return why a file was not written, without the name of the part that nobody asked for."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

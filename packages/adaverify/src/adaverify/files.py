@@ -6,6 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 
 from adaverify_contracts import AdaverifyError
+from adaverify_verification.json_file import write_whole
 
 
 def require_writable(path: Path, option: str) -> None:
@@ -39,6 +40,22 @@ def require_writable(path: Path, option: str) -> None:
         path.unlink()
 
 
+def require_replaceable(path: Path, option: str) -> None:
+    """Refuse a path that ``write_text`` cannot write later; nothing is left behind.
+
+    Raises:
+        AdaverifyError: as ``require_writable``, or no file can be made beside it.
+    """
+    require_writable(path, option)
+    try:
+        with TemporaryFile(dir=path.resolve().parent):
+            pass
+    except OSError as error:
+        problem = f"no file can be made beside that of {option}, as writing it whole needs: {error.strerror}"
+        remedy = "choose a file in a folder that is writable"
+        raise AdaverifyError(problem, arrived=str(path), allowed="a writable file", remedy=remedy) from error
+
+
 def require_folder(path: Path, option: str) -> None:
     """Refuse a folder in which no file can be made later; folders that are missing are made.
 
@@ -62,14 +79,16 @@ def require_folder(path: Path, option: str) -> None:
 
 
 def write_text(path: Path, text: str, option: str) -> None:
-    """Write a result to a file that ``require_writable`` has let pass.
+    """Write a result to a file that ``require_replaceable`` has let pass: all of it, or nothing.
+
+    A link is followed. What lay there stays until the new file is complete.
 
     Raises:
         AdaverifyError: it cannot be written any more, for instance because the disk is full.
     """
     try:
-        path.write_text(text, encoding="utf-8")
+        write_whole(path.resolve(), text)
     except OSError as error:
-        problem = f"the file of {option} cannot be written: {error.strerror}"
-        remedy = "make room, or choose another file"
+        problem = f"the file of {option} cannot be written: {error.strerror}; what lay there is as it was"
+        remedy = "make room on its disk, or choose a file on another one"
         raise AdaverifyError(problem, arrived=str(path), allowed="a writable file", remedy=remedy) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import sys
 from typing import IO, Any, TextIO, cast
@@ -89,10 +90,30 @@ def discard(stream: IO[str]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
+class _Whole(io.BufferedWriter):
+    """Passes everything on at once and entirely: a raw file may take less than it is given, and say so.
+
+    ``owner``, the stream that the file is of, lives as long as this one: it closes the file when it goes.
+    """
+
+    def __init__(self, raw: io.RawIOBase, owner: TextIO) -> None:
+        super().__init__(raw)
+        self._owner = owner
+
+    def write(self, data: Any) -> int:
+        """Write all of it, or raise ``OSError``."""
+        count = super().write(data)
+        self.flush()
+        return count
+
+
 def _encodable(stream: TextIO | None) -> TextIO:
     """Return a stream that writes any text; a terminal in ASCII shows what it lacks as an escape."""
     if stream is None:
         return open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123 - lives as long as the process
+    if isinstance(raw := getattr(stream, "buffer", None), io.RawIOBase):
+        # PYTHONUNBUFFERED: whether a raw file took all that it was given, nobody asks.
+        return io.TextIOWrapper(_Whole(raw, stream), stream.encoding, "backslashreplace", write_through=True)
     if hasattr(stream, "reconfigure"):
         stream.reconfigure(errors="backslashreplace")
     return stream

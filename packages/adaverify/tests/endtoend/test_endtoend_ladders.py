@@ -20,11 +20,18 @@ def test_a_ladder_to_capture_is_evenly_spaced(requests, sizes):
 
 
 def test_capturing_names_what_it_took(ground):
-    """Both levels over the same sizes; on a CPU nothing is held."""
+    """Both levels over the same sizes; on a CPU no bytes are measured."""
     found = measure_capture(ground, 2)
     assert found["sizes"] == [8, 16]
     for name in ("fixed", "adaptive"):
         assert found[name]["graphs"] == 2
         assert 0 < found[name]["seconds_low"] <= found[name]["seconds"] <= found[name]["seconds_high"]
-        assert found[name]["held_bytes"] == found[name]["reserved_bytes"] == 0
+        assert all(value is None for figure, value in found[name].items() if "bytes" in figure)
     assert found["held_ratio"] is None
+
+
+def test_ladders_of_a_case_are_of_its_own_batch(ground):
+    """Those of the largest batch of the run were reported with every case."""
+    ladders = measure_capture(ground, 2)["ladders"]
+    assert [one["limit"] for one in ladders] == [8, 16]
+    assert ladders[0]["even"] == [2, 4, 6, 8, 10, 12, 14, 16]

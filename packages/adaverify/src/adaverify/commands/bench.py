@@ -9,11 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
+from adaverify.bench.endtoend.places import FOLDER, require_apart
 from adaverify.bench.surroundings import clocks, surroundings
 from adaverify.bench.timing import DeviceTimer
+from adaverify.bench.unfinished import UnfinishedError
 from adaverify.blame import blaming_plugins
 from adaverify.console import (
     CHECK_FAILED,
+    REFUSED,
     emit_json,
     json_text,
     out,
@@ -26,7 +29,7 @@ from adaverify.console import (
 from adaverify.course import Course
 from adaverify.devices import usable_device
 from adaverify.drafting import require_known
-from adaverify.files import require_folder, require_writable, write_text
+from adaverify.files import require_folder, require_replaceable, write_text
 from adaverify.options import Device, Dtype, Offline
 from adaverify.session import discover
 from adaverify.usage import path
@@ -43,7 +46,7 @@ from adaverify_contracts import (
 from adaverify_runtime import PluginManager, Registered
 from adaverify_runtime import doctor as startup_report
 
-ALL = "all"
+ALL, ENDTOEND = "all", "endtoend"
 STDOUT = Path("-")
 
 Entry = Registered[BenchmarkDescriptor]
@@ -51,12 +54,16 @@ Entry = Registered[BenchmarkDescriptor]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One benchmark: its result, or why there is none; ``wrong`` when a value differed."""
+    """One benchmark: its result, or why there is none; ``wrong`` when a value differed.
+
+    ``unfinished`` when there is a result, and something beside it failed for the ``reason``.
+    """
 
     entry: Entry
     result: BenchmarkResult | None
     reason: str = ""
     wrong: bool = False
+    unfinished: bool = False
 
 
 @reports_errors
@@ -73,7 +80,12 @@ def bench(
         ),
     ] = None,
     steps: Annotated[
-        int | None, typer.Option(min=1, help="Decode steps of each mode in step; 1000 alone, else 200.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Decode steps of each mode in step; 1000 alone, else 200. In endtoend: steps of a round of "
+            "the arms, as many as verifying everything takes; half a second of them on a card.",
+        ),
     ] = None,
     model: Annotated[
         str | None,
@@ -84,7 +96,10 @@ def bench(
     offline: Offline = False,
     stage: Annotated[
         list[str] | None,
-        typer.Option(help="Run this part of endtoend; may be repeated. All of them when omitted."),
+        typer.Option(
+            help="Run this part of endtoend: curve, arms, shares, paired, capture or plot; may be repeated. "
+            "All of them when omitted."
+        ),
     ] = None,
     folder: Annotated[
         Path | None,
@@ -98,7 +113,11 @@ def bench(
     again: Annotated[bool, typer.Option("--again", help="Measure kept cases again.")] = False,
     context: Annotated[
         int | None,
-        typer.Option(min=1, max=1 << 20, help="KV length in endtoend; 2048 on a card."),
+        typer.Option(
+            min=1,
+            max=1 << 20,
+            help="KV length in endtoend, where its stage paired has its own; 2048 on a card.",
+        ),
     ] = None,
     json: Annotated[
         Path | None,
@@ -114,8 +133,7 @@ def bench(
 
     Values are compared with a reference first; where one differs, no time is printed and the exit code is 1.
     """
-    if json is not None and json != STDOUT:
-        require_writable(json, "--json")
+    _require_places(name, json, folder)
     settings, plugins = discover()
     where = usable_device(settings.device.name if device is None else device)
     with blaming_plugins(plugins):
@@ -126,8 +144,8 @@ def bench(
     chosen = _chosen(name, plugins, capability)
     _require_stages(chosen, stage or [])
     _require_names(plugins, model, drafter)
-    if folder is not None:
-        require_folder(folder, "--out")
+    if folder is not None or name == ENDTOEND:
+        require_folder(folder or FOLDER, "--out")
     setup = surroundings(where, capability, repeat) | {"clocks_before": clocks(where)}
     with progress() as display:
         course = Course(display)
@@ -161,6 +179,27 @@ def bench(
     _report(setup, outcomes, json)
     if any(outcome.wrong for outcome in outcomes):
         raise typer.Exit(CHECK_FAILED)
+    if any(outcome.unfinished for outcome in outcomes):
+        raise typer.Exit(REFUSED)
+
+
+def _require_places(name: str | None, json: Path | None, folder: Path | None) -> None:
+    """Refuse outputs that cannot be written, or that would overwrite each other.
+
+    Raises:
+        AdaverifyError: says which.
+    """
+    if folder == STDOUT:
+        raise AdaverifyError(
+            "--out names no folder",
+            arrived=str(folder),
+            allowed="a folder; results of endtoend are several files",
+            remedy="name one, ./- if it is to be called so; --json - prints the results",
+        )
+    if json is not None and json != STDOUT:
+        if name == ENDTOEND:
+            require_apart(json, folder)
+        require_replaceable(json, "--json")
 
 
 def _chosen(name: str, plugins: PluginManager, capability: Capability) -> list[Entry]:
@@ -192,12 +231,20 @@ def _require_stages(chosen: Sequence[Entry], stages: Sequence[str]) -> None:
     """Refuse a stage that none of the benchmarks has.
 
     Raises:
-        UnknownNameError: names the stages there are.
+        AdaverifyError: lists the stages there are.
     """
-    known = tuple(stage for entry in chosen for stage in entry.descriptor.stages)
+    known = {entry.descriptor.name: entry.descriptor.stages for entry in chosen if entry.descriptor.stages}
     for stage in stages:
-        if stage not in known:
-            raise UnknownNameError("stage", stage, known)
+        if any(stage in own for own in known.values()):
+            continue
+        listed = "; ".join(f"stages of {name}: {', '.join(own)}" for name, own in known.items())
+        none = f"no stage: {', '.join(entry.descriptor.name for entry in chosen)} runs as a whole"
+        raise AdaverifyError(
+            f"no stage is named {stage!r}",
+            arrived=stage,
+            allowed=listed or none,
+            remedy="choose one of these" if listed else "leave --stage out; endtoend has stages",
+        )
 
 
 def _require_names(plugins: PluginManager, model: str | None, drafter: str | None) -> None:
@@ -226,6 +273,9 @@ def _run(entry: Entry, options: BenchmarkOptions, plugins: PluginManager, *, ski
     except WrongValueError as error:
         print_error(error)
         return Outcome(entry, None, f"wrong values: {error}", wrong=True)
+    except UnfinishedError as error:
+        print_error(error.cause)
+        return Outcome(entry, error.result, f"unfinished: {error.cause}", unfinished=True)
     except AdaverifyError as error:
         if not skip:
             raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -14,8 +15,15 @@ from adaverify.bench.endtoend import sources
 from adaverify.bench.endtoend.text import Text
 from adaverify.bench.whole import RerunBackend
 from adaverify.session import discover
-from adaverify_contracts import BenchmarkOptions, Limits, WrongValueError
-from adaverify_runtime import PluginManager, RowCostTable, Settings
+from adaverify_contracts import BenchmarkOptions, CapabilityError, Limits, LimitsError
+from adaverify_runtime import (
+    PluginManager,
+    RowCostTable,
+    Settings,
+    check_calibration,
+    doctor,
+    read_calibration,
+)
 from adaverify_verification import Fingerprint
 
 if TYPE_CHECKING:
@@ -115,6 +123,10 @@ class Ground:
             "context": self.context,
             "planner": self.settings.planner.model_dump(mode="json"),
             "row costs": _digest(self.settings.paths.row_costs),
+            "calibration": _calibration_digest(self.settings.paths.calibration),
+            "strategy": self.settings.device.strategy,
+            "graph backend": self.settings.graphs.backend,
+            "threads": torch.get_num_threads(),
         }
 
     @property
@@ -149,15 +161,51 @@ def _digest(path: Path | None) -> str | None:
     return sha256(repr(RowCostTable.load(path).costs).encode()).hexdigest()[:16]
 
 
+def _calibration_digest(path: Path | None) -> str | None:
+    """Return a name of what a calibration file holds, None where no file is named.
+
+    Raises:
+        CalibrationError: the file cannot be read or holds none.
+    """
+    if path is None:
+        return None
+    found = read_calibration(path)
+    return sha256(json.dumps([found.signal, found.state], sort_keys=True).encode()).hexdigest()[:16]
+
+
+def require_settings(ground: Ground) -> None:
+    """Refuse settings with which no case can be measured, before the first one.
+
+    Raises:
+        CalibrationError: the calibration file does not fit the records' K or a signal.
+        CapabilityError: no verifier can be assembled; has every reason.
+    """
+    limits = ground.limits(ground.requests[0], ground.context)
+    # As a deck assembles: it is adaptive, and chooses the level of its graphs by itself.
+    planner = ground.settings.planner.model_copy(update={"mode": "adaptive"})
+    graphs = ground.settings.graphs.model_copy(update={"mode": None})
+    settings = replace(ground.settings, planner=planner, graphs=graphs)
+    settings = check_calibration(settings, ground.plugins, limits)
+    capability, device = ground.options.capability, ground.options.device
+    report = doctor(settings, device, plugins=ground.plugins, limits=limits, capability=capability)
+    if report.problems:
+        raise CapabilityError(
+            "no verifier can be assembled here, so nothing can be measured",
+            arrived=" | ".join(report.problems),
+            allowed="settings and plugins that fit this device",
+            remedy="cure each of them; `adaverify doctor` lists what there is",
+        )
+
+
 def open_ground(options: BenchmarkOptions) -> Ground:
     """Load records and settings; the model is made when the first deck needs it.
 
     Raises:
-        WrongValueError: more requests than ``MOST_REQUESTS``.
+        LimitsError: more requests than ``MOST_REQUESTS``.
     """
     largest = max(options.requests or (1,))
     if largest > MOST_REQUESTS:
-        raise WrongValueError(
+        raise LimitsError(
             "too many requests for this benchmark",
             arrived=largest,
             allowed=f"1 .. {MOST_REQUESTS}",

@@ -32,6 +32,7 @@ _BYTES = (
     "large_segments",
     "step_bytes",
 )
+_FIGURES = (*_BYTES, "held_bytes_low", "held_bytes_high")
 LIMITED = (8, 16, 32)
 
 
@@ -73,7 +74,10 @@ def captured_sizes(requests: int, drafts: int) -> tuple[int, ...]:
 
 
 def measure_capture(ground: Ground, requests: int) -> dict[str, Any]:
-    """Capture multiples of K + 1 for full batches, and for ragged ones, in turn; JSON-ready results."""
+    """Capture multiples of K + 1 for full batches, and for ragged ones, in turn; JSON-ready results.
+
+    Figures of bytes are None on a CPU, where nothing is captured.
+    """
     sizes = captured_sizes(requests, ground.text.drafts)
     found: dict[str, list[Capture]] = {name: [] for name in LEVELS}
     begun, rounds = perf_counter(), 0
@@ -94,16 +98,22 @@ def measure_capture(ground: Ground, requests: int) -> dict[str, Any]:
             "seconds": median(seconds),
             "seconds_low": min(seconds),
             "seconds_high": max(seconds),
-            **{figure: median(getattr(run, figure) for run in runs) for figure in _BYTES},
-            "held_bytes_low": min(run.held_bytes for run in runs),
-            "held_bytes_high": max(run.held_bytes for run in runs),
+            **(_bytes(runs) if ground.kind == "cuda" else dict.fromkeys(_FIGURES)),
         }
     fixed, adaptive = value["fixed"], value["adaptive"]
     value["seconds_ratio"] = adaptive["seconds"] / fixed["seconds"]
     for ratio, figure in (("bytes", "pool"), ("held", "held"), ("reserved", "reserved")):
         base = fixed[f"{figure}_bytes"]
         value[f"{ratio}_ratio"] = adaptive[f"{figure}_bytes"] / base if base else None
+    value["ladders"] = compare_ladders(ground.limits(requests, ground.context))
     return value
+
+
+def _bytes(runs: list[Capture]) -> dict[str, float]:
+    """Return ``_FIGURES``; a CPU has none of them."""
+    held = [run.held_bytes for run in runs]
+    middle = {figure: median(getattr(run, figure) for run in runs) for figure in _BYTES}
+    return {**middle, "held_bytes_low": min(held), "held_bytes_high": max(held)}
 
 
 def _once(ground: Ground, requests: int, tiers: tuple[int, ...], level: str) -> Capture:

@@ -17,16 +17,18 @@ from adaverify.bench.endtoend.curve import measure_curve, table_of
 from adaverify.bench.endtoend.deck import Deck
 from adaverify.bench.endtoend.figures import draw
 from adaverify.bench.endtoend.gaps import measure_gaps
-from adaverify.bench.endtoend.ground import Ground, open_ground
+from adaverify.bench.endtoend.ground import Ground, open_ground, require_settings
+from adaverify.bench.endtoend.origins import Case, Origin, kept_words, require_steps
+from adaverify.bench.endtoend.places import FOLDER, STORE
 from adaverify.bench.endtoend.proof import prove_steps
 from adaverify.bench.endtoend.shares import OURS, THEIRS, measure_shares
-from adaverify.bench.endtoend.store import Store
+from adaverify.bench.endtoend.store import NotKeptError, Store
 from adaverify.bench.endtoend.tables import result_of
+from adaverify.bench.unfinished import UnfinishedError
 from adaverify.hooks import STAGES
 from adaverify_contracts import AdaverifyError, BenchmarkOptions, BenchmarkResult
 
 PER_REQUESTS = ("curve", "arms", "shares")
-FOLDER = Path("endtoend")
 
 
 def run(options: BenchmarkOptions) -> BenchmarkResult:
@@ -36,47 +38,74 @@ def run(options: BenchmarkOptions) -> BenchmarkResult:
 
     Raises:
         WrongValueError: a case is not what the records say; what was kept stays.
-        AdaverifyError: the folder holds results of something else.
+        UnfinishedError: everything was measured, and the plots cannot be drawn; has the result.
+        AdaverifyError: the folder holds results of something else, or takes no more.
     """
     ground = open_ground(options)
     folder = FOLDER if options.folder is None else options.folder
-    store = Store(folder / "endtoend.json", ground.identity)
     stages = options.stages or STAGES
     cases = list(_cases(ground, stages))
-    bench = _Bench(ground, store)
-    failures: list[Exception] = []
+    store = Store(folder / STORE, ground.identity, shown_only=not cases)
+    origin = Origin.of(options)
+    if cases:
+        require_settings(ground)
+        require_steps(store, origin, [] if options.again else cases)
     from_file = bool(store.as_dict()["stages"])
+    bench = _Bench(ground, store, origin)
     for words in ground.notes:
         bench.tell(words)
+    failures = _measure(bench, cases)
+    unplotted = _plot(bench, folder, from_file) if "plot" in stages else None
+    if failures:
+        raise failures[0]
+    with _blaming(store, from_file):
+        result = result_of(store, ground, origin, bench.fresh, unplotted)
+    if unplotted is not None:
+        raise UnfinishedError(unplotted, result)
+    return result
+
+
+def _measure(bench: _Bench, cases: list[Case]) -> list[Exception]:
+    """Measure and keep what is not there; return what failed.
+
+    Raises:
+        NotKeptError: a case cannot be kept, so no other is measured.
+    """
+    options, store = bench.ground.options, bench.store
+    failures: list[Exception] = []
     try:
         for done, (stage, case) in enumerate(cases):
             options.progress(done, len(cases), f"{stage} {case}")
             kept = store.get(stage, case)
             if kept is not None and not options.again:
-                rounds = kept.get("rounds", options.repeat)
-                more = (
-                    ""
-                    if rounds == options.repeat
-                    else f", {rounds} rounds; --again measures {options.repeat}"
-                )
-                bench.tell(f"{stage} {case}: kept from before{more}")
+                bench.tell(f"{stage} {case}: kept from before{kept_words(bench.origin, stage, kept)}")
                 continue
             bench.tell(f"{stage} {case}")
             try:
-                store.keep(stage, case, bench.measure(stage, case))
+                bench.keep(stage, case, bench.measure(stage, case))
+            except NotKeptError:
+                raise
             except (AdaverifyError, RuntimeError) as error:
-                bench.tell(f"{stage} {case} failed: {traceback.format_exc()}")
+                typed = isinstance(error, AdaverifyError)
+                words = f"{type(error).__name__}: {error}" if typed else traceback.format_exc()
+                bench.tell(f"{stage} {case} failed: {words}")
                 failures.append(_without_frames(error))
                 bench.close()
     finally:
         bench.close()
-    with _blaming(store, from_file):
-        for path in draw(store, folder) if "plot" in stages else ():
-            bench.tell(f"plot: {path}")
-    if failures:
-        raise failures[0]
-    with _blaming(store, from_file):
-        return result_of(store, ground)
+    return failures
+
+
+def _plot(bench: _Bench, folder: Path, from_file: bool) -> AdaverifyError | None:
+    """Draw what is kept; return what kept it from being drawn, which costs no figure."""
+    try:
+        with _blaming(bench.store, from_file):
+            for path in draw(bench.store, folder):
+                bench.tell(f"plot: {path}")
+    except AdaverifyError as error:
+        bench.tell(f"plot failed: {type(error).__name__}: {error}")
+        return error
+    return None
 
 
 @contextmanager
@@ -88,7 +117,7 @@ def _blaming(store: Store, from_file: bool) -> Iterator[None]:
     """
     try:
         yield
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
         if not from_file:
             raise
         raise store.refused(f"figures that cannot be shown: {type(error).__name__}: {error}") from error
@@ -103,7 +132,7 @@ def _without_frames(error: Exception) -> Exception:
     return error
 
 
-def _cases(ground: Ground, stages: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+def _cases(ground: Ground, stages: tuple[str, ...]) -> Iterator[Case]:
     """Yield (stage, case), one number of requests after the other: its graphs serve all its stages."""
     for requests in ground.requests:
         for stage in PER_REQUESTS:
@@ -121,8 +150,9 @@ def _cases(ground: Ground, stages: tuple[str, ...]) -> Iterator[tuple[str, str]]
 class _Bench:
     """Holds the captured steps of one number of requests at a time."""
 
-    def __init__(self, ground: Ground, store: Store) -> None:
-        self._ground, self._store = ground, store
+    def __init__(self, ground: Ground, store: Store, origin: Origin) -> None:
+        self.ground, self.store, self.origin = ground, store, origin
+        self.fresh: set[Case] = set()
         self._deck: Deck | None = None
         self._graphs: BodyGraphs | None = None
         self._begun = perf_counter()
@@ -138,15 +168,18 @@ class _Bench:
         if stage == "paired":
             self.close()
             requests, context = paired.parsed(case)
-            value = paired.measure_paired(self._ground, requests, context)
+            value = paired.measure_paired(self.ground, requests, context)
         elif stage == "capture":
             self.close()
-            value = ladders.measure_capture(self._ground, int(case))
-            limits = self._ground.limits(max(self._ground.requests), self._ground.context)
-            value["ladders"] = ladders.compare_ladders(limits)
+            value = ladders.measure_capture(self.ground, int(case))
         else:
             value = _PER_REQUESTS[stage](self, int(case))
         return {**value, "took_seconds": perf_counter() - begun}
+
+    def keep(self, stage: str, case: str, value: dict[str, Any]) -> None:
+        """Keep a case that was measured now, with what it was measured by."""
+        self.store.keep(stage, case, {**value, "measured": self.origin.as_dict()})
+        self.fresh.add((stage, case))
 
     def curve(self, requests: int) -> dict[str, Any]:
         """Return the cost curve; the bench keeps nothing else of it."""
@@ -174,7 +207,7 @@ class _Bench:
         if self._deck is None or self._deck.requests != requests:
             self.close()
             begun = perf_counter()
-            self._deck = Deck(self._ground, requests)
+            self._deck = Deck(self.ground, requests)
             taken, graphs = perf_counter() - begun, len(self._deck.verifier.tiers)
             self.tell(f"{graphs} whole steps of {requests} requests captured in {taken:.1f} s")
         return self._deck
@@ -198,11 +231,16 @@ class _Bench:
             self._deck = None
 
     def _curve_of(self, requests: int) -> dict[str, Any]:
-        kept = self._store.get("curve", str(requests))
+        kept = self.store.get("curve", str(requests))
         if kept is None:
             self.tell(f"curve {requests}: the arms need it")
             kept = self.measure("curve", str(requests))
-            self._store.keep("curve", str(requests), kept)
+            self.keep("curve", str(requests), kept)
+        sizes = [point["tokens"] for point in kept["points"]]
+        if sizes != list(self.deck(requests).tiers):
+            raise self.store.refused(
+                f"a curve of {requests} requests at other sizes than are captured: {sizes}"
+            )
         return kept
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import json
-import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
+from adaverify.bench.endtoend.kept_check import fault_in
 from adaverify_contracts import AdaverifyError
 from adaverify_verification.json_file import write_whole
 
@@ -20,19 +20,26 @@ VERSION = 3
 not say by which planner settings and row costs its arms had planned."""
 
 
+class NotKeptError(AdaverifyError):
+    """A case was measured and could not be written: others would fare no better."""
+
+
 class Store:
     """Results by stage and case. Runs that share a file keep each other's cases.
 
     Args:
         path: the file; made when the first case is kept.
         identity: what all cases of a file have in common, JSON-ready.
+        shown_only: nothing will be kept. A file that does not say all of its identity, as earlier versions
+            wrote it, is then shown as what it says.
 
     Raises:
         AdaverifyError: the file is no such file, or its cases were measured on something else.
     """
 
-    def __init__(self, path: Path, identity: dict[str, Any]) -> None:
-        self._path = path
+    def __init__(self, path: Path, identity: dict[str, Any], *, shown_only: bool = False) -> None:
+        self._path, self._shown_only = path, shown_only
+        self.unrecorded: tuple[str, ...] = ()
         self._value: dict[str, Any] = {
             "format": FORMAT,
             "version": VERSION,
@@ -62,14 +69,25 @@ class Store:
         Readers see the old file or the new one.
 
         Raises:
+            NotKeptError: the file cannot be written, for instance because the disk is full.
             AdaverifyError: the file has become one that cannot be continued.
         """
-        text = json.dumps(value, allow_nan=False)
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._alone():
-            self._read()
-            self._value["stages"].setdefault(stage, {})[case] = json.loads(text)
-            write_whole(self._path, json.dumps(self._value, indent=1, allow_nan=False) + "\n")
+        kept = json.loads(json.dumps(value, allow_nan=False))
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._alone():
+                self._read()
+                cases = self._value["stages"].get(stage, {}) | {case: kept}
+                after = self._value | {"stages": self._value["stages"] | {stage: cases}}
+                write_whole(self._path, json.dumps(after, indent=1, allow_nan=False) + "\n")
+        except OSError as error:
+            raise NotKeptError(
+                f"{stage} {case} was measured and cannot be kept: {error.strerror}",
+                arrived=str(self._path),
+                allowed="a file that can be written; what was kept before is there",
+                remedy="make room on its disk, or let the folder be written to, and run this again",
+            ) from error
+        self._value = after
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything, JSON-ready."""
@@ -101,48 +119,35 @@ class Store:
             return
         if not self._path.is_file():
             raise self.refused("a folder, a device, a pipe or a link to nothing")
+        value = self._parsed()
+        theirs = value.get("identity")
+        if not isinstance(theirs, dict):
+            raise self.refused("an identity that is no object")
+        mine = self._value["identity"]
+        absent = tuple(name for name in mine if name not in theirs)
+        other = [name for name in mine if name in theirs and theirs[name] != mine[name]]
+        words = [f"{name} {theirs[name]!r}, now {mine[name]!r}" for name in other]
+        if not self._shown_only:
+            words += [f"{name} not recorded, now {mine[name]!r}" for name in absent]
+        if words:
+            raise self.refused(f"measured with {'; '.join(words)}")
+        if (fault := fault_in(value.get("stages"))) is not None:
+            raise self.refused(fault)
+        self.unrecorded = absent
+        self._value |= {"identity": theirs, "stages": value["stages"]}
+
+    def _parsed(self) -> dict[str, Any]:
+        """Return the file's object, of our format and version."""
         try:
             value = json.loads(self._path.read_text(encoding="utf-8"), parse_constant=_no_constant)
-            found = (value["format"], value["version"])
-            theirs, stages = value["identity"], value["stages"]
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise self.refused(f"{type(error).__name__}: {error}") from error
-        if found != (FORMAT, VERSION):
-            raise self.refused(f"{found[0]!r} of version {found[1]!r}")
-        if not isinstance(theirs, dict) or not isinstance(stages, dict):
-            raise self.refused("an identity or stages that are no objects")
-        mine = self._value["identity"]
-        other = [name for name in mine if theirs.get(name) != mine[name]]
-        if other:
-            words = "; ".join(f"{name} {theirs.get(name)!r}, now {mine[name]!r}" for name in other)
-            raise self.refused(f"measured with {words}")
-        for stage, cases in stages.items():
-            if not _are_cases(cases):
-                raise self.refused(f"stage {stage!r} that holds no cases")
-        for case, one in stages.get("curve", {}).items():
-            if not _is_curve(one.get("points")):
-                raise self.refused(f"a curve of {case} requests without positive times at rising tokens")
-        self._value["stages"] = stages
+        if not isinstance(value, dict) or "format" not in value:
+            raise self.refused("no results file: it names no format")
+        if (value["format"], value.get("version")) != (FORMAT, VERSION):
+            raise self.refused(f"{value['format']!r} of version {value.get('version')!r}")
+        return value
 
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no figure")
-
-
-def _are_cases(cases: Any) -> bool:
-    return isinstance(cases, dict) and all(isinstance(one, dict) and one for one in cases.values())
-
-
-def _is_curve(points: Any) -> bool:
-    """Return whether these are the points of a curve: what all later stages plan by."""
-    if not isinstance(points, list) or not points:
-        return False
-    if not all(isinstance(point, dict) for point in points):
-        return False
-    tokens = [point.get("tokens") for point in points]
-    seconds = [point.get("seconds") for point in points]
-    if not all(isinstance(count, int) and not isinstance(count, bool) and count > 0 for count in tokens):
-        return False
-    if not all(isinstance(time, float) and math.isfinite(time) and time > 0 for time in seconds):
-        return False
-    return tokens == sorted(set(tokens))

@@ -7,7 +7,9 @@ from statistics import median
 from typing import Any
 
 from adaverify.bench.endtoend.ground import Ground
+from adaverify.bench.endtoend.origins import COLUMNS, Case, Origin, recorded
 from adaverify.bench.endtoend.row_costs import row_cost_facts
+from adaverify.bench.endtoend.said import checks_of, data_of, notes_of
 from adaverify.bench.endtoend.shares import OURS, THEIRS
 from adaverify.bench.endtoend.store import Store
 from adaverify_contracts import AdaverifyError, BenchmarkCell, BenchmarkColumn, BenchmarkResult
@@ -29,14 +31,26 @@ _NAMES = (
     ("tokens_per_s_high", "1/s", False),
     ("step_us_low", "us", False),
     ("step_us_high", "us", False),
+    *((name, "", False) for name in COLUMNS),
 )
 _PLACES = {"ratio": 4, "accepted_length": 3, "waste": 4}
 
 Row = dict[str, BenchmarkCell]
 
 
-def result_of(store: Store, ground: Ground) -> BenchmarkResult:
+def result_of(
+    store: Store,
+    ground: Ground,
+    origin: Origin,
+    fresh: set[Case],
+    unplotted: AdaverifyError | None = None,
+) -> BenchmarkResult:
     """Return everything that is kept as one result; the file itself is in its facts.
+
+    Args:
+        store: what is kept; ground: what it stands on.
+        origin: what this run measures by; fresh: the cases that it measured.
+        unplotted: what kept plots from being drawn.
 
     Raises:
         AdaverifyError: nothing is kept yet.
@@ -49,35 +63,13 @@ def result_of(store: Store, ground: Ground) -> BenchmarkResult:
             allowed="at least one measured case",
             remedy="run the stages curve and arms first",
         )
-    source = ground.text.source
     return BenchmarkResult(
         columns=tuple(BenchmarkColumn(name, unit, shown) for name, unit, shown in _NAMES),
         rows=tuple(tuple(_cell(row, name) for name, _, _ in _NAMES) for row in rows),
-        checks=(
-            (
-                "every arm, before it was timed: accepted drafts are min(admitted, recorded) for each "
-                "request, as many are verified as planned, and the device stands where the host follows it to"
-            ),
-            "forced steps, the oracles', admit exactly what they were told, in every step",
-        ),
-        data=(
-            f"records of {source.get('model')} with {source.get('drafter')}, K {ground.text.drafts}, "
-            f"{len(ground.text.accepted)} positions; a sparse mixture-of-experts decoder with random "
-            f"weights, whose text is meaningless and whose cost is real; context {ground.context}"
-        ),
+        checks=tuple(checks_of(store, fresh)),
+        data=data_of(store, ground),
         cache="warm: graphs were replayed before; arms take turns over the same starts and the same text",
-        notes=(
-            "arms, ratio: tokens a second against the fixed arm of all K, round by round, median",
-            (
-                "published: waits for the confidences of the drafts it verifies before it launches; "
-                "published-ahead: launched one step ahead, by those of the last step that ended"
-            ),
-            "shares, ratio: step time of that form of the published arrangement over ours, same budget",
-            "shares, beside_model_us: from the end of a step's model to the begin of the next, by the device",
-            "drafting is recorded and costs nothing in any arm",
-            "model: " + ", ".join(f"{name} {value}" for name, value in ground.model.as_dict().items()),
-            "both oracles know the outcome: oracle-budget ranks by raw confidence, oracle wastes nothing",
-        ),
+        notes=tuple(notes_of(store, ground, origin, fresh, unplotted)),
         facts={**store.as_dict(), **row_cost_facts(store, ground)},
     )
 
@@ -97,18 +89,20 @@ def _curves(store: Store) -> Iterator[Row]:
                 "step_us": 1e6 * point["seconds"],
                 "step_us_low": 1e6 * point["low"],
                 "step_us_high": 1e6 * point["high"],
+                **recorded(found),
             }
 
 
 def _arms(store: Store) -> Iterator[Row]:
     for case, found in store.stage("arms").items():
         arms: dict[str, dict[str, Any]] = found["arms"]
-        full = [name for name in arms if name.startswith("fixed-")][-1]
+        full = max((name for name in arms if name.startswith("fixed-")), key=lambda name: int(name[6:]))
         base = arms[full]["tokens_per_s_rounds"]
         for name, arm in arms.items():
             middle = median(own / other for own, other in zip(arm["tokens_per_s_rounds"], base, strict=True))
             shown = {key: arm[key] for key, _, _ in _NAMES if key in arm}
-            yield {"stage": "arms", "case": f"{case} requests", "variant": name, "ratio": middle, **shown}
+            named = {"stage": "arms", "case": f"{case} requests", "variant": name, "ratio": middle}
+            yield {**named, **shown, **recorded(found)}
 
 
 def _shares(store: Store) -> Iterator[Row]:
@@ -122,6 +116,7 @@ def _shares(store: Store) -> Iterator[Row]:
                     "variant": f"{name}, budget {budget}",
                     "ratio": None if name == OURS else one[name]["step_ratio"]["median"],
                     **shown,
+                    **recorded(found),
                 }
 
 
@@ -137,6 +132,7 @@ def _paired(store: Store) -> Iterator[Row]:
                     "variant": f"{name}, {tier} tokens",
                     "ratio": one["ratio"]["median"] if name == "paired" else None,
                     **{key: times[key] for key, _, _ in _NAMES if key in times},
+                    **recorded(found),
                 }
 
 
@@ -149,4 +145,5 @@ def _captures(store: Store) -> Iterator[Row]:
                 "variant": f"{name}, {found[name]['graphs']} graphs",
                 "step_us": 1e6 * found[name]["seconds"],
                 "ratio": found["seconds_ratio"] if name == "adaptive" else None,
+                **recorded(found),
             }
