@@ -107,7 +107,7 @@ class Executor:
         if not count:
             return Passed(torch.zeros((0, self._model.geometry.vocabulary), device=self._device))
         deciding = np.pad(deciding, (0, self._padding(count)), mode="edge")
-        at = torch.from_numpy(deciding).to(self._device)
+        at = self._column(deciding)
         return Passed(self._logits(hidden[at])[:count], None if features is None else features[at[:count]])
 
     def take_fallbacks(self) -> tuple[str, ...]:
@@ -195,7 +195,8 @@ class Executor:
             noise=self._column(_noise(requests, np.flatnonzero(sampled), width)),
             by_equality=self._column(by_equality) if drawn else None,
         )
-        return judge(logits, sequences, sampled=bool(sampled.any())), admitted.cpu().numpy()
+        verdict = judge(logits, sequences, sampled=bool(sampled.any()))
+        return verdict, np.zeros(finals, dtype=np.int64) if staged is None else admitted.cpu().numpy()
 
     def _pass(self, inputs: TokenInputs, attend: StepAttention) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return hidden states [T, hidden] and, where somebody reads them, features [T, F]."""
@@ -231,7 +232,8 @@ class Executor:
         return np.concatenate((np.arange(width), ends[final]))
 
     def _column(self, values: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(values).to(self._device)
+        # Not waited for: a wait here would be one for the model's whole pass.
+        return torch.from_numpy(values).to(self._device, non_blocking=True)
 
 
 def _extended(law: torch.Tensor | None, rows: int) -> torch.Tensor | None:

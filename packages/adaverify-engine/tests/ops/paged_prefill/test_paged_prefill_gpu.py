@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 import torch
 
 from adaverify_engine.attention import PagedChunks, PromptAttentionChoice
+from adaverify_engine.executor import Executor
 from adaverify_engine.ops.paged_prefill import paged_prefill, paged_prefill_reference, plan_tiles, shape_of
+from adaverify_engine.scheduler import PrefillChunk
 
 pytestmark = [
     pytest.mark.gpu,
@@ -68,6 +73,25 @@ def test_planning_and_launching_wait_for_nothing(prefill, refusing_waits):
         (chunks,) = choice.plan(case.pieces)
         out = chunks(0, case.query)
     torch.testing.assert_close(out, case.one_by_one(), rtol=2e-2, atol=2e-2)
+
+
+def test_a_pass_over_prompts_waits_for_nothing(prefill, tiny, refusing_waits):
+    """Host arrays are copied without a wait: what comes behind the model is enqueued while it runs."""
+    executor = Executor(tiny.Decoder().to(prefill.device), tiny.options(device="cuda", page_size=16))
+    prompts = tiny.prompts(3)
+    requests = [
+        SimpleNamespace(slot=slot, prompt=prompt, prompt_len=len(prompt))
+        for slot, prompt in enumerate(prompts)
+    ]
+    chunks = tuple(PrefillChunk(request, 0, request.prompt_len) for request in requests)
+    work = SimpleNamespace(chunks=chunks)
+    width = executor.options.limits.table_width
+    table = 1 + np.arange(len(prompts) * width, dtype=np.int32).reshape(len(prompts), width)
+    executor.forward(work, None, None, table, 1)
+    with refusing_waits():
+        passed = executor.forward(work, None, None, table, 1)
+    expected = torch.cat([tiny.logits(tiny.Decoder(), prompt)[-1:] for prompt in prompts])
+    torch.testing.assert_close(passed.logits.cpu(), expected, rtol=1e-3, atol=1e-3)
 
 
 def test_a_pool_past_2_31_elements(prefill):
