@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from adaverify_smollm2.rope import rotary_table, rotate
@@ -34,3 +35,13 @@ def test_products_depend_on_distance_only():
         return (rotate(query, turns[[at_query]]) * rotate(key, turns[[at_key]])).sum()
 
     torch.testing.assert_close(product(20, 10), product(8000, 7990), rtol=0, atol=2e-5)
+
+
+def test_gradients_pass_through_the_turn():
+    """A drafter is trained through it; some views of another dtype end a gradient without a word."""
+    turns = rotary_table(8, 8, 10000.0, torch.device("cpu"))[[5]]
+    heads = torch.randn(1, 1, 8, requires_grad=True)
+    rotate(heads, turns)[0, 0, 0].backward()
+    assert heads.grad is not None
+    assert heads.grad[0, 0, :2].norm().item() == pytest.approx(1.0)
+    assert not heads.grad[0, 0, 2:].any()

@@ -394,7 +394,7 @@ class Engine:
             keys=rows.keys,
             judged=emission.judged(batch.scheduled, accepted),
         )
-        for name in (*self._drafts.take_faults(), *self._executor.attention.take_fallbacks()):
+        for name in (*self._drafts.take_faults(), *self._executor.take_fallbacks()):
             self._verifier.manager.note(state.step, name)
         self._verifier.observe(outcome, plan)
         self.stats.count(outcome, np.ones(requests, dtype=bool))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ import torch
 
 from adaverify_contracts import DraftBatch, Plan, TappedModel, TargetModel
 from adaverify_engine.acceptance import Sequences, Verdict, judge
-from adaverify_engine.attention import DecodeAttentionChoice, StepAttention, attention_of, prompt_kernels
+from adaverify_engine.attention import DecodeAttentionChoice, PromptAttentionChoice, StepAttention
 from adaverify_engine.cache import PagedCache
 from adaverify_engine.inputs import StepBuffers, TokenInputs, prefill_tokens, whole_rows
 from adaverify_engine.options import EngineOptions
@@ -60,6 +59,7 @@ class Executor:
             geometry, options.pool_pages, options.page_size, getattr(torch, options.dtype), self._device
         )
         self.attention = DecodeAttentionChoice(geometry, options.limits, self.cache)
+        self.prompts = PromptAttentionChoice(geometry, self.cache)
         self.buffers = StepBuffers(options.limits, self._device)
         self._returned = Returned(geometry, self._device, getattr(torch, options.dtype))
 
@@ -95,12 +95,11 @@ class Executor:
         if inputs is None or work.chunks:
             inputs = self._with_prefill(inputs, work, table)
         pieces = [(table[chunk.request.slot], chunk.start, chunk.length) for chunk in work.chunks]
-        chunks = attention_of(pieces, self._group, self.cache) if pieces else ()
+        chunks = self.prompts.plan(pieces)
         padding = self._padding(len(inputs.ids))
         inputs = inputs.padded(padding)
         attend = StepAttention(self.cache, inputs.slots, decode, width, chunks, self._group, padding)
-        with prompt_kernels(self._device) if chunks else nullcontext():
-            hidden, features = self._pass(inputs, attend)
+        hidden, features = self._pass(inputs, attend)
         if not work.chunks:
             return Passed(self._logits(hidden)[:width], None if features is None else features[:width])
         deciding = self._deciding(work, width)
@@ -108,8 +107,12 @@ class Executor:
         if not count:
             return Passed(torch.zeros((0, self._model.geometry.vocabulary), device=self._device))
         deciding = np.pad(deciding, (0, self._padding(count)), mode="edge")
-        at = torch.from_numpy(deciding).to(self._device)
+        at = self._column(deciding)
         return Passed(self._logits(hidden[at])[:count], None if features is None else features[at[:count]])
+
+    def take_fallbacks(self) -> tuple[str, ...]:
+        """Return and forget the fallbacks of decode rows and prompts since the last call, by name."""
+        return self.attention.take_fallbacks() + self.prompts.take_fallbacks()
 
     @property
     def model(self) -> TargetModel:
@@ -192,7 +195,8 @@ class Executor:
             noise=self._column(_noise(requests, np.flatnonzero(sampled), width)),
             by_equality=self._column(by_equality) if drawn else None,
         )
-        return judge(logits, sequences, sampled=bool(sampled.any())), admitted.cpu().numpy()
+        verdict = judge(logits, sequences, sampled=bool(sampled.any()))
+        return verdict, np.zeros(finals, dtype=np.int64) if staged is None else admitted.cpu().numpy()
 
     def _pass(self, inputs: TokenInputs, attend: StepAttention) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Return hidden states [T, hidden] and, where somebody reads them, features [T, F]."""
@@ -228,7 +232,8 @@ class Executor:
         return np.concatenate((np.arange(width), ends[final]))
 
     def _column(self, values: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(values).to(self._device)
+        # Not waited for: a wait here would be one for the model's whole pass.
+        return torch.from_numpy(values).to(self._device, non_blocking=True)
 
 
 def _extended(law: torch.Tensor | None, rows: int) -> torch.Tensor | None:

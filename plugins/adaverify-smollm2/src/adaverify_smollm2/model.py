@@ -121,8 +121,9 @@ class LlamaModel:
         config = self._config
         turned = config.heads + config.kv_heads
         mixed = layer.query_key_value(rows).view(rows.shape[0], turned + config.kv_heads, config.head_dim)
-        rotated = rotate(mixed[:, :turned], turns)
-        attended = attend(index, rotated[:, : config.heads], rotated[:, config.heads :], mixed[:, turned:])
+        turning, value = mixed.split_with_sizes((turned, config.kv_heads), dim=1)
+        query, key = rotate(turning, turns).split_with_sizes((config.heads, config.kv_heads), dim=1)
+        attended = attend(index, query, key, value)
         return layer.attention_out(attended.reshape(rows.shape[0], config.heads * config.head_dim))
 
     def _feed_forward(self, layer: LayerWeights, rows: torch.Tensor) -> torch.Tensor:

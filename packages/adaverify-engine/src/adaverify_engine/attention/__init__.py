@@ -1,11 +1,10 @@
 """Attention over the paged cache: decode rows, prefill chunks and the reference for both."""
 
-from adaverify_engine.attention.backends import prompt_kernels
 from adaverify_engine.attention.cells import QueryCells, locate
 from adaverify_engine.attention.decode import DecodeAttention
-from adaverify_engine.attention.packed import PackedChunks, attention_of
 from adaverify_engine.attention.paged import DecodeAttentionChoice, PagedDecodeAttention
 from adaverify_engine.attention.prefill import ChunkAttention
+from adaverify_engine.attention.prompts import PagedChunks, PromptAttentionChoice
 from adaverify_engine.attention.reference import attend_rows
 from adaverify_engine.attention.step import StepAttention
 from adaverify_engine.attention.uniform import ContextRows
@@ -15,12 +14,11 @@ __all__ = [
     "ContextRows",
     "DecodeAttention",
     "DecodeAttentionChoice",
-    "PackedChunks",
+    "PagedChunks",
     "PagedDecodeAttention",
+    "PromptAttentionChoice",
     "QueryCells",
     "StepAttention",
     "attend_rows",
-    "attention_of",
     "locate",
-    "prompt_kernels",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib.util import find_spec
 
 import torch
@@ -100,6 +101,17 @@ class DecodeAttentionChoice:
 
 def _obstacle(geometry: ModelGeometry, cache: PagedCache, device: torch.device) -> str:
     """Return why the kernel cannot serve, or an empty string."""
+    heads = geometry.heads, geometry.kv_heads
+    return kernel_obstacle(device, lambda: check_geometry(cache.page_size, geometry.head_dim, *heads))
+
+
+def kernel_obstacle(device: torch.device, check: Callable[[], None]) -> str:
+    """Return why a Triton kernel cannot serve ``device``, or an empty string.
+
+    Args:
+        device: of the cache.
+        check: raises ``CapabilityError`` when the kernel does not serve the geometry.
+    """
     if device.type == "cpu":
         return "a CPU reads views of the pages faster"
     if device.type != "cuda":
@@ -107,7 +119,7 @@ def _obstacle(geometry: ModelGeometry, cache: PagedCache, device: torch.device) 
     if find_spec("triton") is None:
         return "Triton is not installed"
     try:
-        check_geometry(cache.page_size, geometry.head_dim, geometry.heads, geometry.kv_heads)
+        check()
     except CapabilityError as error:
         return str(error)
     return ""

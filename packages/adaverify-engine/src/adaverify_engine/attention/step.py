@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import torch
 
-from adaverify_contracts import EngineError
+from adaverify_contracts import EngineError, LayoutError
 from adaverify_contracts.describing import kind_of
 from adaverify_engine.attention.decode import DecodeAttention
-from adaverify_engine.attention.packed import PackedChunks
 from adaverify_engine.attention.paged import PagedDecodeAttention
 from adaverify_engine.attention.prefill import ChunkAttention
+from adaverify_engine.attention.prompts import PagedChunks
 from adaverify_engine.cache import PagedCache
 
 
@@ -34,7 +34,7 @@ class StepAttention:
         slots: torch.Tensor,
         decode: DecodeAttention | PagedDecodeAttention | None,
         decode_tokens: int,
-        chunks: Sequence[ChunkAttention | PackedChunks],
+        chunks: Sequence[ChunkAttention | PagedChunks],
         group: int,
         padding: int = 0,
     ) -> None:
@@ -61,7 +61,7 @@ class StepAttention:
             if self._padding:
                 parts.append(query.new_zeros(query[at:].shape))
             return parts[0] if len(parts) == 1 else torch.cat(parts)
-        except (RuntimeError, TypeError, ValueError, LookupError, AttributeError) as error:
+        except (RuntimeError, TypeError, ValueError, LookupError, AttributeError, LayoutError) as error:
             # Asked only once it has gone wrong: what a layer passes costs the step no check.
             misfit = self._misfit(layer, query, key, value)
             if misfit is None:

@@ -82,7 +82,7 @@ class ReadingDrafter(SlotDrafter):
     def keep(self, slots: np.ndarray, features: torch.Tensor, rows: np.ndarray) -> None:
         """Keep row ``rows[i]`` of ``features`` [N, F] for slot ``slots[i]``: its last computed position."""
         if len(slots):
-            to, at = (torch.from_numpy(part).to(self._device) for part in (slots, rows))
+            to, at = (torch.from_numpy(part).to(self._device, non_blocking=True) for part in (slots, rows))
             self._features.index_copy_(0, to, features[at])
 
     def keep_accepted(
