@@ -308,6 +308,7 @@ def test_the_counters_page_lists_every_counter():
     counted |= strings("adaverify-engine/src/adaverify_engine/draft_source.py")
     counted |= {"request-failed"} & strings("adaverify-engine/src/adaverify_engine/engine.py")
     counted |= strings("adaverify-engine/src/adaverify_engine/attention/paged.py")
+    counted |= strings("adaverify-engine/src/adaverify_engine/attention/prompts.py")
     counted |= strings("adaverify-engine/src/adaverify_engine/ahead.py")
     counted |= strings("adaverify-engine/src/adaverify_engine/batch.py")
     counted |= strings("adaverify/src/adaverify/drafting.py") - {"n-gram"}
