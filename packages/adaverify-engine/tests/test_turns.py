@@ -6,7 +6,7 @@ import pytest
 
 from adaverify_engine import Sampling
 from adaverify_engine.pipeline import DecodePipeline
-from adaverify_engine.turns import Turns
+from adaverify_engine.turns import MOST_STEPS, Turns
 
 
 def test_prompts_take_at_most_their_share_while_few_wait():
@@ -21,6 +21,19 @@ def test_prompts_take_at_most_their_share_while_few_wait():
     assert turns.prompts_next(56, 8)
     turns.ran(0.005, prompts=False)
     assert turns.prompts_next(63, 1)
+
+
+def test_a_prompt_step_that_took_seconds_holds_up_nobody_for_long():
+    """Compiling, or a machine that slept: the next prompt waits for 32 decode steps, not for nine seconds."""
+    turns = Turns()
+    turns.ran(3.0, prompts=True)
+    for _ in range(MOST_STEPS):
+        assert not turns.prompts_next(63, 1)
+        turns.ran(0.003, prompts=False)
+    assert turns.prompts_next(63, 1)
+    turns.ran(0.003, prompts=True)
+    turns.ran(0.003, prompts=False)
+    assert not turns.prompts_next(63, 1), "the count begins anew"
 
 
 def records_of(engine, prompts, sampling):

@@ -8,6 +8,9 @@ PROMPT_SHARE = 0.25
 """Part of the time that prompts may take while nearly all slots decode."""
 IDLE_SHARE = 0.125
 """Part of the taken slots that may wait for their prompts for that reason."""
+MOST_STEPS = 32
+"""Decode steps that a prompt waits for that reason, whatever the clock says: one step for prompts that took
+seconds, as the first does, which compiles, must not hold up the next for thrice as long."""
 
 
 class Turns:
@@ -22,7 +25,7 @@ class Turns:
     def __init__(self) -> None:
         self._read = 0.0
         # Nothing was read before, so nothing has to be waited for.
-        self._decoded = math.inf
+        self._decoded, self._steps = math.inf, 0
 
     def prompts_next(self, decoding: int, waiting: int) -> bool:
         """Return whether prompts are read next.
@@ -33,12 +36,13 @@ class Turns:
         """
         if not self._decoded:
             return False
-        spaced = self._decoded >= self._read * (1 / PROMPT_SHARE - 1)
+        spaced = self._steps >= MOST_STEPS or self._decoded >= self._read * (1 / PROMPT_SHARE - 1)
         return spaced or waiting >= IDLE_SHARE * (decoding + waiting)
 
     def ran(self, seconds: float, *, prompts: bool) -> None:
         """Count a step that took ``seconds`` and read prompts or decoded."""
         if prompts:
-            self._read, self._decoded = seconds, 0.0
+            self._read, self._decoded, self._steps = seconds, 0.0, 0
         else:
             self._decoded += seconds
+            self._steps += 1

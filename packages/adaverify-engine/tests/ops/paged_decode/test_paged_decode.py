@@ -212,7 +212,7 @@ def test_tensors_that_do_not_fit_are_refused(decode):
 
 def test_a_compiled_kernel_refuses_a_cpu(decode, monkeypatch):
     """Outside the interpreter a CPU tensor would be handed over as a raw pointer."""
-    monkeypatch.setattr(launch, "_interpreted", lambda kernel: False)
+    monkeypatch.setattr(launch, "is_interpreted", lambda kernel: False)
     with pytest.raises(CapabilityError, match="DecodeAttention"):
         launch._kernels(torch.device("cpu"))
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from adaverify_contracts import CapabilityError, DecodeRows, DescriptorError, LayoutError, ceil_div
+from adaverify_engine.ops.launchable import is_interpreted, require_heads
 
 DTYPES = (torch.bfloat16, torch.float32)
 LOG2_E = 1.4426950408889634
@@ -108,20 +109,9 @@ def check_geometry(page_size: int, head_dim: int, heads: int, kv_heads: int) -> 
             allowed="a power of two",
             remedy="choose a page size of 16, 32 or 64",
         )
-    if head_dim < 16 or head_dim > 256 or head_dim & (head_dim - 1):
-        raise CapabilityError(
-            "paged decode attention does not serve this head size",
-            arrived=head_dim,
-            allowed="16, 32, 64, 128 or 256",
-            remedy="use the gathered attention for this model",
-        )
-    if kv_heads < 1 or heads < 1 or heads % kv_heads:
-        raise CapabilityError(
-            "query heads do not share KV heads evenly",
-            arrived=(heads, kv_heads),
-            allowed="heads a multiple of kv_heads",
-            remedy="pass the model's own head counts",
-        )
+    require_heads(
+        "paged decode attention", head_dim, heads, kv_heads, "use the gathered attention for this model"
+    )
 
 
 def paged_decode(
@@ -181,7 +171,7 @@ def paged_decode(
             scratch.splits, scratch.extremes.stride(0), dim**-0.5 * LOG2_E, rows.rows, tokens,
             SLOTS=slots, GROUP=group, DIM=dim, JOIN=join, BACK=LOOK_BACK, LINES=config.lines,
             LINE_BLOCKS=blocks, PAGE=page_size, SPLIT=config.split, BLOCK=config.block, WHOLE=whole,
-            WIDEN=_interpreted(split_kernel), num_warps=config.num_warps, num_stages=config.num_stages,
+            WIDEN=is_interpreted(split_kernel), num_warps=config.num_warps, num_stages=config.num_stages,
         )  # fmt: skip
     if not whole:
         combine_kernel[(tokens, heads)](
@@ -195,7 +185,7 @@ def _kernels(device: torch.device) -> tuple[Any, Any]:
     """Return both kernels, ready for tensors of ``device``."""
     from adaverify_engine.ops.paged_decode.kernel import paged_decode_combine_kernel, paged_decode_kernel
 
-    if device.type == "cpu" and not _interpreted(paged_decode_kernel):
+    if device.type == "cpu" and not is_interpreted(paged_decode_kernel):
         raise CapabilityError(
             "the Triton kernel paged_decode_kernel cannot run on a CPU",
             arrived=str(device),
@@ -203,11 +193,6 @@ def _kernels(device: torch.device) -> tuple[Any, Any]:
             remedy="use DecodeAttention on a CPU",
         )
     return paged_decode_kernel, paged_decode_combine_kernel
-
-
-def _interpreted(kernel: Any) -> bool:
-    # The interpreter keeps bfloat16 as 16-bit integers and multiplies those, hence WIDEN.
-    return type(kernel).__name__ == "InterpretedFunction"
 
 
 def _power_below(value: int, highest: int) -> int:

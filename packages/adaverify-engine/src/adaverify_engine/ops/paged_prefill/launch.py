@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import torch
 
-from adaverify_contracts import CapabilityError, LayoutError
-from adaverify_engine.ops.launchable import block_of, require_launchable
+from adaverify_contracts import LayoutError
+from adaverify_engine.ops.launchable import block_of, is_interpreted, require_heads, require_launchable
 from adaverify_engine.ops.paged_prefill.tiles import PrefillTiles
 
 DTYPES = (torch.bfloat16, torch.float32)
@@ -56,20 +55,7 @@ def check_geometry(head_dim: int, heads: int, kv_heads: int) -> None:
     Raises:
         CapabilityError: the head size is no power of two from 16 to 256, or heads do not divide.
     """
-    if head_dim < 16 or head_dim > 256 or head_dim & (head_dim - 1):
-        raise CapabilityError(
-            "paged prefill attention does not serve this head size",
-            arrived=head_dim,
-            allowed="16, 32, 64, 128 or 256",
-            remedy="use ChunkAttention for this model",
-        )
-    if kv_heads < 1 or heads < 1 or heads % kv_heads:
-        raise CapabilityError(
-            "query heads do not share KV heads evenly",
-            arrived=(heads, kv_heads),
-            allowed="heads a multiple of kv_heads",
-            remedy="pass the model's own head counts",
-        )
+    require_heads("paged prefill attention", head_dim, heads, kv_heads, "use ChunkAttention for this model")
 
 
 def paged_prefill(
@@ -120,13 +106,8 @@ def paged_prefill(
         query.stride(0), query.stride(1), keys.stride(0), keys.stride(1), values.stride(0), values.stride(1),
         tiles.table.stride(0), dim**-0.5 * LOG2_E,
         GROUP=group, DIM=dim, LINES=shape.lines, PAGE=page_size, BLOCK=shape.block,
-        WIDEN=_interpreted(kernel), num_warps=shape.num_warps, num_stages=shape.num_stages,
+        WIDEN=is_interpreted(kernel), num_warps=shape.num_warps, num_stages=shape.num_stages,
     )  # fmt: skip
-
-
-def _interpreted(kernel: Any) -> bool:
-    # The interpreter keeps bfloat16 as 16-bit integers and multiplies those, hence WIDEN.
-    return type(kernel).__name__ == "InterpretedFunction"
 
 
 def _check(
