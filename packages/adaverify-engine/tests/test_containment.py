@@ -205,7 +205,7 @@ def test_an_interrupt_inside_the_drafter_passes(make_engine, tiny, method):
 
 @pytest.mark.parametrize("mode", ["none", "fixed", "adaptive"])
 def test_an_interrupt_while_learning_loses_no_token(make_engine, tiny, monkeypatch, mode):
-    """After the tokens are handed out: completions are whole, and the step number is planned again."""
+    """After the tokens are handed out: completions are whole, and the next step has the next number."""
     engine = make_engine(mode)
     observe, calls = engine.verifier.observe, []
 
@@ -217,7 +217,7 @@ def test_an_interrupt_while_learning_loses_no_token(make_engine, tiny, monkeypat
 
     monkeypatch.setattr(engine.verifier, "observe", interrupted)
     assert run_and_compare(engine, tiny, tiny.prompts(6)) == [KeyboardInterrupt] * 2
-    assert calls[:4] == [0, 1, 1, 2]
+    assert calls[:4] == [0, 1, 2, 3]
     assert "outcome-of-another-step" not in engine.verifier.counters
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import perf_counter
 from types import SimpleNamespace
 
 import numpy as np
@@ -82,3 +83,22 @@ def test_a_step_that_no_captured_size_serves_is_not_under_way(ring):
     flight = Flight(Counting(ring, serves=False), ring)
     assert not flight.launch(state_of(0), SimpleNamespace(), None, 0.0)
     assert len(flight) == 0
+
+
+def test_steps_that_are_read_late_are_not_timed_and_the_next_one_is(ring):
+    """The host does something else between launching and reading: how long the step ran, it cannot tell."""
+    flight = Flight(Counting(ring), ring)
+    flight.launch(state_of(0), SimpleNamespace(predicted_seconds=0.5), None, 0.0)
+    flight.launch(state_of(1), SimpleNamespace(predicted_seconds=None), None, 0.0)
+    assert flight.foreseen_seconds == 0.5
+    flight.leave()
+    flight.launch(state_of(2), SimpleNamespace(predicted_seconds=0.25), None, 0.0)
+    late = [flight.land(), flight.land()]
+    assert [(one.seconds, one.host_seconds) for one in late] == [(None, None)] * 2
+    flight.resume()
+    resumed = perf_counter()
+    landed = flight.land()
+    assert 0 < landed.seconds <= landed.at - late[1].at
+    assert landed.seconds == pytest.approx(landed.at - resumed, abs=1e-3)
+    assert landed.host_seconds == landed.seconds - landed.waited
+    assert flight.foreseen_seconds == 0

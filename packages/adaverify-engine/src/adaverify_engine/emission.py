@@ -14,7 +14,6 @@ import torch
 
 from adaverify_contracts import EngineError
 from adaverify_contracts.describing import describe
-from adaverify_engine.acceptance import Verdict
 from adaverify_engine.events import Events
 from adaverify_engine.request import FinishReason, Request
 from adaverify_engine.running import Running
@@ -36,14 +35,6 @@ class Decided:
     tokens: np.ndarray
     gaps: np.ndarray
     rows: np.ndarray | None = None
-
-    @classmethod
-    def of(cls, verdict: Verdict) -> Decided:
-        """Copy ``verdict`` to the host: the one wait of a step."""
-        accepted, tokens, gaps, rows = (
-            part.cpu().numpy() for part in (verdict.accepted, verdict.tokens, verdict.gaps, verdict.rows)
-        )
-        return cls(accepted, tokens, gaps, rows)
 
     def of_rows(self, rows: np.ndarray) -> Decided:
         """Return the verdict on some rows, int64 [N]."""

@@ -12,31 +12,26 @@ import torch
 from adaverify_contracts import (
     BlockDrafter,
     DeviceDrafter,
-    DraftBatch,
     Drafter,
     EngineError,
     GraphKey,
     LoadedModel,
-    Plan,
-    StepOutcome,
-    StepState,
 )
 from adaverify_engine.ahead import Ahead
-from adaverify_engine.batch import Batch
 from adaverify_engine.draft_source import DraftSource
 from adaverify_engine.drafters.reading import ReadingDrafter
-from adaverify_engine.emission import Decided, Emission, emit
-from adaverify_engine.executor import Executor, Passed
+from adaverify_engine.eager import EagerSteps, StepNumbers
+from adaverify_engine.executor import Executor
 from adaverify_engine.options import EngineOptions, Sampling
 from adaverify_engine.parts import require_parts
 from adaverify_engine.pipeline import DecodePipeline
 from adaverify_engine.request import Completion, Event, FinishReason, Request, make_request
-from adaverify_engine.scheduler import Scheduler, Work
+from adaverify_engine.scheduler import Scheduler
 from adaverify_engine.stats import EngineStats, PhaseClock
 
 if TYPE_CHECKING:
     from adaverify_graphs import CaptureReport
-    from adaverify_runtime import Staged, Verifier
+    from adaverify_runtime import Verifier
 
 CaptureProgress = Callable[[int, int, GraphKey], None]
 
@@ -98,9 +93,18 @@ class Engine:
             drafter = ReadingDrafter(drafter, self._executor, reads=reads)
         self._reader = drafter if isinstance(drafter, ReadingDrafter) else None
         self._drafts = DraftSource(drafter, options, geometry.vocabulary)
+        self._eager = EagerSteps(
+            self._executor,
+            self._scheduler,
+            self._drafts,
+            self._reader,
+            verifier,
+            self._retire,
+            self._whole,
+            StepNumbers(),
+        )
         self._done: dict[int, Completion] = {}
         self._next_id = 0
-        self._step = 0
         self.stats = EngineStats()
 
     @property
@@ -199,9 +203,7 @@ class Engine:
         adaptive = self._verifier.manager.mode == "adaptive"
         report = pipeline.capture(progress, bare=adaptive if bare is None else bare)
         if report is not None and report.captured:
-            self._ahead = Ahead(
-                pipeline, self._scheduler, self._drafts, self._verifier, self._retire, self._whole
-            )
+            self._ahead = Ahead(pipeline, self._eager)
         return report
 
     @torch.inference_mode()
@@ -209,7 +211,8 @@ class Engine:
         """Run one step; return what was emitted, decode requests first. Empty when there is nothing to do.
 
         With captured steps the next one is launched before this one's tokens are read, and prompts are read
-        in steps of their own (``Turns``). The events are made when they are looked at.
+        in steps of their own (``Turns``), begun while others run. The events are made when they are looked
+        at.
 
         Raises:
             EngineError: the model broke its contract, or returned logits that are not finite, or an earlier
@@ -222,33 +225,16 @@ class Engine:
             self._begin(started)
         work = self._scheduler.work()
         if self._ahead is not None:
-            work = self._ahead.turn(work)
-            replayed, launched = self._ahead.step(self._step, work, self.stats, clock)
-            self._step += launched
+            work, prompts = self._ahead.turn(work)
+            replayed = self._ahead.step(work, prompts, self.stats, clock)
             if replayed is not None:
                 return replayed
         if not work.decode and not work.chunks:
             return []
-        batch = self._draft(work)
-        clock.mark("draft")
-        state = self._state(work, batch)
-        plan, staged = self._plan(work, batch, state)
-        clock.mark("plan")
-        scheduler, longest = self._scheduler, self._options.draft_tokens + 1
-        longest += int(scheduler.running.computed[work.batch.slots].max(initial=0))
-        passed = self._executor.forward(work, staged, plan, scheduler.block_table, longest)
-        clock.mark("forward")
-        judged = work.decode + tuple(chunk.request for chunk in work.finals)
-        decided, admitted = self._judge(passed.logits, judged, batch, staged)
-        with self._whole():
-            emission = self._advance(work, judged, decided, passed)
-        clock.mark("accept")
-        self._observe(state, plan, batch, admitted, decided, work.batch, emission, clock.elapsed)
-        clock.mark("observe")
+        events = self._eager.finish(self._eager.begin(work, clock), self.stats, clock)
         if self._ahead is not None:
             self._ahead.turns.ran(clock.elapsed, prompts=bool(work.chunks))
-        self._step += 1
-        return emission.events
+        return events
 
     def _begin(self, started: list[Request]) -> None:
         """Tell the drafter of requests that were given a slot."""
@@ -271,91 +257,6 @@ class Engine:
         yield
         self._torn = False
 
-    def _draft(self, work: Work) -> DraftBatch:
-        """Return this step's drafts; one that could not be emitted in full is not scheduled."""
-        width, rows = self._options.draft_tokens, len(work.decode)
-        if not self._drafts_now(work):
-            return self._drafts.nothing(rows)
-        room = np.minimum(self._scheduler.running.room(work.batch.slots) - 1, width)
-        return self._drafts.propose(work.batch.slots.tolist(), room)
-
-    def _drafts_now(self, work: Work) -> bool:
-        """Return whether this eager step drafts; asked once a step, and never in mode ``none``."""
-        if not work.decode or self._options.draft_tokens == 0:
-            return False
-        if self._verifier.bare_tiers:
-            # Prices of replays say nothing of a step that is none.
-            return True
-        return self._verifier.manager.draft_next(
-            len(work.decode), self._scheduler.kv_tokens(work.batch.slots)
-        )[0]
-
-    def _state(self, work: Work, drafts: DraftBatch) -> StepState:
-        batch = work.batch
-        return StepState(
-            step=self._step,
-            slots=batch.slots,
-            generations=batch.generations,
-            scheduled=drafts.scheduled,
-            emitting=len(work.decode) + len(work.finals),
-            other_tokens=sum(chunk.length for chunk in work.chunks),
-            kv_tokens=self._scheduler.kv_tokens(work.batch.slots),
-            sampled=batch.any_sensitive,
-            sampled_requests=batch.sensitive,
-        )
-
-    def _plan(self, work: Work, batch: DraftBatch, state: StepState) -> tuple[Plan, Staged | None]:
-        rows, buffers, slots = len(work.decode), self._executor.buffers, work.batch.slots
-        if rows:
-            running, table = self._scheduler.running, self._scheduler.block_table[slots]
-            buffers.load(running.newest(slots), running.computed[slots], batch, table)
-            self._verifier.publish(state.step, state.slots, state.generations, batch.scores)
-        plan = self._verifier.plan(state)
-        if not rows:
-            return plan, None
-        # A batch with a prefill chunk runs at no tier: its decode part is exactly as long as planned.
-        tokens = rows + plan.budget if work.chunks else plan.tier
-        staged = self._verifier.stage(
-            plan,
-            buffers.scheduled[:rows],
-            buffers.kv_lens[:rows],
-            buffers.block_table[:rows],
-            padded_tokens=min(tokens, self._options.limits.max_tokens),
-        )
-        return plan, staged
-
-    def _judge(
-        self, logits: torch.Tensor, judged: tuple[Request, ...], batch: DraftBatch, staged: Staged | None
-    ) -> tuple[Decided, np.ndarray]:
-        if not judged:
-            nothing = np.zeros((0, self._options.draft_tokens + 1), dtype=np.int64)
-            return Decided(nothing[:, 0], nothing, nothing.astype(np.float32)), nothing[:, 0]
-        running = self._scheduler.running
-        verdict, admitted = self._executor.judge(logits, judged, batch, staged, running)
-        return Decided.of(verdict), admitted
-
-    def _advance(self, work: Work, judged: tuple[Request, ...], decided: Decided, passed: Passed) -> Emission:
-        """Move every request on: KV lengths, tokens, features, drafter, slots."""
-        running, rows = self._scheduler.running, len(work.decode)
-        for chunk in work.chunks:
-            running.computed[chunk.request.slot] += chunk.length
-            self.stats.prompt_tokens += chunk.length
-        finals = [request.slot for request in judged[rows:]]
-        slots = np.concatenate((work.batch.slots, np.array(finals, dtype=np.int64)))
-        if self._reader is not None and passed.features is not None and decided.rows is not None:
-            last = decided.rows[np.arange(len(slots)), decided.accepted]
-            self._reader.keep(slots, passed.features, last)
-        running.computed[work.batch.slots] += 1 + decided.accepted[:rows]
-        running.steps[work.batch.slots] += 1
-        emission = emit(running, judged, slots, decided, passed.logits)
-        self.stats.discarded += emission.cut
-        on = np.ones(len(slots), dtype=bool)
-        on[emission.ended] = False
-        self._drafts.extend_rows(slots[on], decided.tokens[on], emission.kept[on])
-        if emission.ended:
-            self._retire([judged[row] for row in emission.ended], self._step)
-        return emission
-
     def _retire(self, requests: Sequence[Request], step: int) -> None:
         """End requests that have their finish reasons."""
         for request in requests:
@@ -365,36 +266,3 @@ class Engine:
             self._scheduler.release(request)
             self._done[request.id] = request.completion(request.finished)
         self._drafts.stop_rows(np.array([request.slot for request in requests], dtype=np.int64))
-
-    def _observe(
-        self,
-        state: StepState,
-        plan: Plan,
-        batch: DraftBatch,
-        admitted: np.ndarray,
-        decided: Decided,
-        rows: Batch,
-        emission: Emission,
-        seconds: float,
-    ) -> None:
-        requests = state.requests
-        accepted = decided.accepted[:requests].astype(np.int64)
-        outcome = StepOutcome(
-            step=state.step,
-            slots=state.slots,
-            generations=state.generations,
-            drafted=batch.scheduled,
-            admitted=admitted[:requests],
-            accepted=accepted,
-            scores=batch.scores.cpu().numpy(),
-            learn=rows.teaches,
-            sampled=rows.sampled,
-            emitted=emission.tokens,
-            seconds=seconds,
-            keys=rows.keys,
-            judged=emission.judged(batch.scheduled, accepted),
-        )
-        for name in (*self._drafts.take_faults(), *self._executor.take_fallbacks()):
-            self._verifier.manager.note(state.step, name)
-        self._verifier.observe(outcome, plan)
-        self.stats.count(outcome, np.ones(requests, dtype=bool))

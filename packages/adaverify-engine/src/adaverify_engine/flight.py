@@ -27,8 +27,8 @@ class Landed(Generic[Rows]):
     Attributes:
         state: the step; plan: its plan; rows: what was launched with it; results: what it decided.
         at: clock time at which the results were read.
-        seconds: how long it kept the device, as far as the host can tell.
-        waited: seconds of that spent waiting for the results.
+        seconds: how long it kept the device, as far as the host can tell; None where it cannot.
+        waited: seconds spent waiting for the results.
     """
 
     state: StepState
@@ -36,8 +36,13 @@ class Landed(Generic[Rows]):
     rows: Rows
     results: HostResults
     at: float
-    seconds: float
+    seconds: float | None
     waited: float
+
+    @property
+    def host_seconds(self) -> float | None:
+        """Seconds of the step in which the host worked, None where it was not timed."""
+        return None if self.seconds is None else self.seconds - self.waited
 
 
 class Flight(Generic[Rows]):
@@ -56,6 +61,8 @@ class Flight(Generic[Rows]):
         self._verifier, self._ring = verifier, ring
         self._flying: deque[tuple[StepState, Plan, Rows, int, float]] = deque()
         self._last = 0.0
+        # Steps under way that are read late.
+        self._late = 0
 
     def __len__(self) -> int:
         """Return the steps launched and not dropped."""
@@ -65,6 +72,19 @@ class Flight(Generic[Rows]):
     def states(self) -> Iterator[StepState]:
         """The steps themselves, the oldest first."""
         return (one[0] for one in self._flying)
+
+    @property
+    def foreseen_seconds(self) -> float:
+        """What the steps under way take together by their plans; those without a price count nothing."""
+        return sum(one[1].predicted_seconds or 0.0 for one in self._flying)
+
+    def leave(self) -> None:
+        """Take no times of the steps under way: the host does something else before it reads them."""
+        self._late = len(self._flying)
+
+    def resume(self) -> None:
+        """Count no time before now to steps of this flight: something else had the device."""
+        self._last = perf_counter()
 
     def launch(self, state: StepState, plan: Plan, rows: Rows, started: float) -> bool:
         """Launch a planned step; False when no captured size serves it.
@@ -90,11 +110,12 @@ class Flight(Generic[Rows]):
         results = self._ring.take(entry, state.requests)
         now = perf_counter()
         seconds, self._last = now - max(started, self._last), now
-        return Landed(state, plan, rows, results, now, seconds, now - asked)
+        return Landed(state, plan, rows, results, now, None if self._late else seconds, now - asked)
 
     def drop(self) -> None:
         """Forget the oldest step under way."""
         self._flying.popleft()
+        self._late = max(0, self._late - 1)
 
     def land(self) -> Landed[Rows]:
         """Read the oldest step under way and drop it, for a reader that has nothing to undo."""

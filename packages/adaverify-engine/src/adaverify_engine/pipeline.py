@@ -64,6 +64,11 @@ class DecodePipeline:
         """Steps launched and not read."""
         return len(self._flight)
 
+    @property
+    def flight(self) -> Flight[Batch]:
+        """The steps under way and their times."""
+        return self._flight
+
     def capture(
         self, progress: Callable[[int, int, GraphKey], None] | None = None, *, bare: bool = False
     ) -> CaptureReport | None:

@@ -111,6 +111,11 @@ class PhaseClock:
         self._last = now
 
     @property
+    def last(self) -> float:
+        """Clock time of the last mark."""
+        return self._last
+
+    @property
     def elapsed(self) -> float:
         """Seconds from the clock's start to the last mark."""
         return self._last - self._begin

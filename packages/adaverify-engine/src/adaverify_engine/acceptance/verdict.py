@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import torch
 
-from adaverify_contracts import EngineError
 from adaverify_engine.acceptance.blocks import inverse_cdf, top_two
 from adaverify_engine.acceptance.laws import target_law
 from adaverify_engine.acceptance.match import accept_equal
@@ -48,12 +47,14 @@ class Verdict:
         tokens: int64 [S, K + 1]; the first accepted + 1 of each row are emitted.
         rows: int64 [S, K + 1], logits row of each.
         gaps: float32 [S, K + 1], best minus second-best logit.
+        finite: bool [S], whether the logits that decide are finite; what is decided by others is nothing.
     """
 
     accepted: torch.Tensor
     tokens: torch.Tensor
     rows: torch.Tensor
     gaps: torch.Tensor
+    finite: torch.Tensor
 
 
 def judge(logits: torch.Tensor, sequences: Sequences, *, sampled: bool) -> Verdict:
@@ -63,25 +64,18 @@ def judge(logits: torch.Tensor, sequences: Sequences, *, sampled: bool) -> Verdi
         logits: of every query token that may emit.
         sequences: what to judge.
         sampled: False promises that every temperature is 0, which skips the laws.
-
-    Raises:
-        EngineError: a logit that decides is not finite (the model or its cache is broken).
     """
     width = sequences.drafts.shape[1]
     offset = torch.arange(width + 1, device=logits.device)
     # Past its last verified row a sequence repeats it: valid to read, never emitted.
     rows = sequences.start[:, None] + torch.minimum(offset, sequences.admitted[:, None])
     best, peak, gap = top_two(logits)
-    if not bool(torch.isfinite(peak[rows]).all()):
-        raise EngineError(
-            "the model returned logits that are not finite",
-            arrived=f"{int((~torch.isfinite(peak)).sum())} of {len(peak)} rows",
-            allowed="finite logits",
-            remedy="check the weights and the dtype; run in float32 to find the layer",
-        )
+    finite = torch.isfinite(peak[rows]).all(1)
     if not sampled:
         tokens = best[rows]
-        return Verdict(accept_equal(tokens, sequences.drafts, sequences.admitted), tokens, rows, gap[rows])
+        return Verdict(
+            accept_equal(tokens, sequences.drafts, sequences.admitted), tokens, rows, gap[rows], finite
+        )
     at = torch.arange(len(logits), device=logits.device)
     owner = torch.searchsorted(sequences.start, at, right=True) - 1
     temperature = sequences.temperature[owner]
@@ -93,7 +87,7 @@ def judge(logits: torch.Tensor, sequences: Sequences, *, sampled: bool) -> Verdi
         equal = accept_equal(drawn, sequences.drafts, sequences.admitted), drawn
     if sequences.draft_law is None:
         assert equal is not None  # noqa: S101 - computed above
-        return Verdict(*equal, rows, gap[rows])
+        return Verdict(*equal, rows, gap[rows], finite)
     accepted, final = accept_sampled(
         law[rows],
         sequences.draft_law,
@@ -111,4 +105,4 @@ def judge(logits: torch.Tensor, sequences: Sequences, *, sampled: bool) -> Verdi
         assert chosen is not None  # noqa: S101 - computed above
         accepted = torch.where(chosen, equal[0], accepted)
         tokens = torch.where(chosen[:, None], equal[1], tokens)
-    return Verdict(accepted, tokens, rows, gap[rows])
+    return Verdict(accepted, tokens, rows, gap[rows], finite)

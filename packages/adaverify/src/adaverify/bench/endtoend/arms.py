@@ -169,7 +169,7 @@ def outcome_of(landed: Forced) -> StepOutcome:
         sampled=~yes,
         emitted=int(results.accepted.sum()) + state.requests,
         seconds=landed.seconds,
-        host_seconds=landed.seconds - landed.waited,
+        host_seconds=landed.host_seconds,
     )
 
 

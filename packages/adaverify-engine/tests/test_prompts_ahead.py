@@ -1,0 +1,174 @@
+"""Prompts begun behind the replays under way: in order, nothing lost where they fail, no time miscounted."""
+
+from __future__ import annotations
+
+import pytest
+
+from adaverify_contracts import EngineError
+from adaverify_engine import Sampling
+from adaverify_engine.ahead import Ahead
+from adaverify_engine.arriving import Arriving
+from adaverify_engine.eager import EagerSteps
+from adaverify_engine.pipeline import DecodePipeline
+
+TOKENS = 14
+
+
+def start(engine, prompts, most=TOKENS):
+    """Queue ``prompts``; the requests end at different steps, so that prompts come one by one."""
+    return [engine.add(prompt, Sampling(max_tokens=most - place % 3)) for place, prompt in enumerate(prompts)]
+
+
+def require_oracle(tiny, done, ids, prompts, most=TOKENS):
+    for place, (request, prompt) in enumerate(zip(ids, prompts, strict=True)):
+        expected = tiny.greedy(tiny.Decoder(), prompt, most - place % 3)
+        same = [a == b for a, b in zip(done[request].tokens, expected, strict=True)]
+        assert all(same) or done[request].gaps[same.index(False)] < 1e-4
+
+
+def log_of(monkeypatch):
+    """Return a list into which launches, begun prompts and reads are written, in order."""
+    log = []
+
+    def watch(owner, name, word):
+        inner = getattr(owner, name)
+
+        def watched(self, *args, **kwargs):
+            log.append(word)
+            return inner(self, *args, **kwargs)
+
+        monkeypatch.setattr(owner, name, watched)
+
+    watch(DecodePipeline, "launch", "launch")
+    watch(DecodePipeline, "read", "read")
+    watch(Ahead, "_read_prompts", "begin")
+    watch(Ahead, "_take_prompts", "finish")
+    return log
+
+
+@pytest.mark.parametrize("mode", ["none", "fixed", "adaptive"])
+def test_prompts_are_finished_after_the_replays_before_them(make_engine, tiny, monkeypatch, mode):
+    log = log_of(monkeypatch)
+    engine, prompts = make_engine(mode, replayed=True, max_requests=3), tiny.prompts(9)
+    ids = start(engine, prompts)
+    require_oracle(tiny, engine.run(), ids, prompts)
+    assert log.count("begin") == log.count("finish") > 2
+    flying, before, behind, hidden = 0, None, 0, []
+    for word in log:
+        if word == "begin":
+            assert before is None, "prompts are begun once the last ones are finished"
+            assert flying > 0, "nothing ran that hides what the host does"
+            before, behind = flying, 0
+        elif word == "finish":
+            assert before == 0
+            before = None
+            hidden.append(behind)
+        else:
+            flying += 1 if word == "launch" else -1
+            behind += word == "launch"
+            if before and word == "read":
+                before -= 1
+        assert 0 <= flying <= 2
+    # None where all who decoded have ended meanwhile.
+    assert set(hidden) <= {0, 1} and sum(hidden) > 0, "nothing runs behind prompts that are waited for"
+
+
+def test_steps_read_late_are_not_timed(make_engine, tiny):
+    """What the host did meanwhile would be taken for their price; the others keep theirs."""
+    engine, prompts = make_engine("adaptive", replayed=True, max_requests=3), tiny.prompts(9)
+    records = []
+    engine.verifier.add_observer("test", records.append)
+    start(engine, prompts)
+    engine.run()
+    engine.verifier.drain()
+    records.sort(key=lambda record: record.step)
+    assert [record.step for record in records] == list(range(len(records))), "a number for each step"
+    untimed = [record.step for record in records if record.realised_seconds is None]
+    assert untimed and len(untimed) < len(records) / 2
+    by_step = {record.step: record for record in records}
+    for step in untimed:
+        assert by_step[step].requests, "prompts are timed"
+        later = [by_step[after].requests for after in range(step + 1, min(step + 3, len(records)))]
+        assert 0 in later, "behind an untimed step prompts were begun"
+
+
+def test_an_interrupt_while_prompts_are_waited_for_loses_nothing(make_engine, tiny, monkeypatch):
+    decided, calls = Arriving.decided, []
+
+    def interrupted(self):
+        calls.append(self)
+        if len(calls) in (2, 3, 5):
+            raise KeyboardInterrupt
+        return decided(self)
+
+    monkeypatch.setattr(Arriving, "decided", interrupted)
+    engine, prompts = make_engine("adaptive", replayed=True, max_requests=3), tiny.prompts(6)
+    ids = start(engine, prompts)
+    interrupts = 0
+    while not engine.idle:
+        try:
+            engine.step()
+        except KeyboardInterrupt:
+            interrupts += 1
+    assert interrupts == 3
+    require_oracle(tiny, engine.take(), ids, prompts)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_prompts_that_could_not_be_begun_are_begun_again(make_engine, tiny, monkeypatch, error):
+    """The replays launched in the same step are under way and keep their numbers."""
+    begin, calls = EagerSteps.begin, []
+
+    def failing(self, work, clock):
+        begun = begin(self, work, clock)
+        calls.append(work)
+        if len(calls) in (2, 4, 5):
+            raise error
+        return begun
+
+    monkeypatch.setattr(EagerSteps, "begin", failing)
+    engine, prompts = make_engine("adaptive", replayed=True, max_requests=3), tiny.prompts(6)
+    ids = start(engine, prompts)
+    failures = 0
+    while not engine.idle:
+        try:
+            engine.step()
+        except error:
+            failures += 1
+    assert failures == 3
+    require_oracle(tiny, engine.take(), ids, prompts)
+    assert "outcome-of-another-step" not in engine.verifier.counters
+    assert engine.free_pages == engine.options.pool_pages - 1
+
+
+def test_prompts_whose_logits_are_not_finite_are_read_again_by_a_mended_model(make_engine, tiny, monkeypatch):
+    model = tiny.Decoder()
+    engine, prompts = make_engine("fixed", model=model, replayed=True, max_requests=2), tiny.prompts(3)
+    begin, logits, broken = EagerSteps.begin, model.logits, []
+
+    def spoiled(self, work, clock):
+        if not work.decode and engine.pipeline.under_way and not broken:
+            broken.append(work)
+            model.logits = lambda hidden: logits(hidden) * float("nan")
+        try:
+            return begin(self, work, clock)
+        finally:
+            model.logits = logits
+
+    monkeypatch.setattr(EagerSteps, "begin", spoiled)
+    ids = start(engine, prompts)
+    with pytest.raises(EngineError, match="not finite"):
+        engine.run()
+    assert broken
+    require_oracle(tiny, engine.run(), ids, prompts)
+
+
+def test_requests_that_end_with_their_first_token_are_finished_beside_others(make_engine, tiny):
+    engine, prompts = make_engine("fixed", replayed=True, max_requests=2), tiny.prompts(6)
+    long = engine.add(prompts[0], Sampling(max_tokens=40))
+    short = [engine.add(prompt, Sampling(max_tokens=1)) for prompt in prompts[1:]]
+    done = engine.run()
+    assert len(done[long].tokens) == 40
+    for request, prompt in zip(short, prompts[1:], strict=True):
+        assert list(done[request].tokens) == tiny.greedy(tiny.Decoder(), prompt, 1)
+    assert engine.free_pages == engine.options.pool_pages - 1
