@@ -41,7 +41,7 @@ def test_shares_time_each_arrangement_around_its_own_model(deck):
 
 
 def test_a_round_of_short_steps_keeps_all_their_times(ground, deck, monkeypatch):
-    """A round lasts a quarter of a second: of short steps it has more than the times that are kept at least."""
+    """A round lasts a quarter of a second: of short steps it has more than are kept at least."""
     monkeypatch.setitem(shares.SECONDS, "cpu", 0.25)
     monkeypatch.setattr(ground, "options", replace(ground.options, repeat=1))
     half, steps = deck.requests * 4, LEAST + 10
