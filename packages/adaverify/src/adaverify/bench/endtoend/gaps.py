@@ -10,7 +10,7 @@ import numpy as np
 from adaverify.bench.endtoend.arms import Adaptive, OurSteps
 from adaverify.bench.endtoend.deck import Deck
 from adaverify.bench.endtoend.proof import PROVEN, STEPS
-from adaverify.bench.endtoend.rounds import SETTLE, Seen, check_arm, run_round
+from adaverify.bench.endtoend.rounds import SETTLE, Seen, check_arm, launched, run_round
 from adaverify.bench.endtoend.stamps import MODEL_BEGINS, MODEL_ENDS, STEP_BEGINS, STEP_ENDS, Stamps
 from adaverify_verification import CostTable
 
@@ -35,13 +35,13 @@ def measure_gaps(deck: Deck, table: CostTable) -> dict[str, Any] | None:
     if deck.ground.kind == "cuda" and deck.requests not in PROVEN:
         return None
     ground, requests = deck.ground, deck.requests
-    stamps = Stamps(ground.device, whole=True)
+    count = STEPS if ground.kind == "cuda" else FEW
+    stamps = Stamps(ground.device, launched(OurSteps.ahead, count), whole=True)
     own = Deck(ground, requests, context=deck.context, stamps=stamps)
     try:
         own.price(table)
         steps = OurSteps(own, Adaptive(own))
         check_arm("adaptive, marked", steps, ground.text, ground.text.starts(requests, 0))
-        count = STEPS if ground.kind == "cuda" else FEW
         run_round(steps, ground.text.starts(requests, 1), least=count)
         launches: list[float] = []
 

@@ -152,6 +152,15 @@ def run_round(
     return found
 
 
+def launched(ahead: int, least: int, *, settle: int = SETTLE) -> int:
+    """Return how many steps ``run_round`` launches for ``least`` counted ones and no number of tokens.
+
+    Args:
+        ahead: of the arm; least, settle: as given to ``run_round``.
+    """
+    return settle + least + ahead - 1
+
+
 def check_arm(name: str, steps: Steps, text: Text, starts: np.ndarray) -> None:
     """Require that an arm accepts what the records say, spends its budget, and stands where it should.
 

@@ -12,9 +12,10 @@ from adaverify.bench.endtoend.arms import Adaptive, OurSteps
 from adaverify.bench.endtoend.baseline import PUBLISHED, PUBLISHED_AHEAD, BaselineSteps, BodyGraphs
 from adaverify.bench.endtoend.curve import table_of
 from adaverify.bench.endtoend.deck import Curve, Deck, tier_of
-from adaverify.bench.endtoend.rounds import SETTLE, Steps, check_arm, run_round
+from adaverify.bench.endtoend.rounds import SETTLE, Steps, check_arm, launched, run_round
 from adaverify.bench.endtoend.stamps import Stamps, model_and_beside
 from adaverify.bench.timing import sample
+from adaverify_engine.flight import AHEAD
 from adaverify_verification import CostTable
 
 SECONDS = {"cuda": 0.25, "cpu": 0.0}
@@ -81,7 +82,10 @@ def _count(deck: Deck, curve: Curve, budget: int) -> int:
 
 def _round(deck: Deck, table: CostTable, curve: Curve, number: int, found: dict[int, Figures]) -> None:
     """Capture both arrangements at the sizes of ``found``, check them, and time every arm once."""
-    ground, requests, stamps = deck.ground, deck.requests, Stamps(deck.ground.device)
+    ground, requests = deck.ground, deck.requests
+    counts = {budget: _count(deck, curve, budget) for budget in found}
+    # A round lasts as long whatever its steps take, so that a faster machine or a smaller model marks more.
+    stamps = Stamps(ground.device, launched(AHEAD, max(counts.values())))
     tiers = tuple(tier_of(deck.tiers, requests + budget) for budget in found)
     own = Deck(ground, requests, context=deck.context, tiers=tiers, stamps=stamps)
     try:
@@ -102,7 +106,7 @@ def _round(deck: Deck, table: CostTable, curve: Curve, number: int, found: dict[
                 )
                 stamps.clear()
                 starts = ground.text.starts(requests, number)
-                ran = run_round(arms[name], starts, least=_count(deck, curve, budget))
+                ran = run_round(arms[name], starts, least=counts[budget])
                 model, beside = model_and_beside(stamps, SETTLE)
                 values = {
                     "step": 1e6 * median(ran.step_seconds),

@@ -15,8 +15,8 @@ from adaverify_engine.recorded import Body, RecordedStep
 if TYPE_CHECKING:
     from adaverify_runtime import Staged
 
-CAPACITY = 1024
-"""Times a place that are kept; a round has far fewer steps."""
+LEAST = 1024
+"""Times a place that are kept at least; more go by powers of two, as the kernel is compiled for each size."""
 MODEL_BEGINS, MODEL_ENDS, STEP_BEGINS, STEP_ENDS = range(4)
 
 
@@ -25,16 +25,21 @@ class Stamps:
 
     Args:
         device: run device.
+        steps: how often a place is marked at most between ``clear`` and ``read``; as many times are kept.
         whole: also mark begin and end of whole steps; else of the model alone.
+
+    Attributes:
+        capacity: times a place that are kept, ``steps`` or more.
 
     Raises:
         CapabilityError: a device whose clock no kernel here reads.
     """
 
-    def __init__(self, device: torch.device, *, whole: bool = False) -> None:
+    def __init__(self, device: torch.device, steps: int, *, whole: bool = False) -> None:
         require_clock(device)
         self._whole = whole
-        self._times = torch.zeros((4, CAPACITY), dtype=torch.int64, device=device)
+        self.capacity = max(LEAST, 1 << (steps - 1).bit_length())
+        self._times = torch.zeros((4, self.capacity), dtype=torch.int64, device=device)
         self._counts = torch.zeros(4, dtype=torch.int64, device=device)
 
     def mark(self, place: int) -> None:
@@ -52,12 +57,12 @@ class Stamps:
             WrongValueError: more times than are kept.
         """
         count = int(self._counts[place])
-        if count > CAPACITY:
+        if count > self.capacity:
             raise WrongValueError(
                 "more steps were marked than are kept",
                 arrived=count,
-                allowed=f"at most {CAPACITY}",
-                remedy="clear before each round, and run shorter ones",
+                allowed=f"at most {self.capacity}",
+                remedy="clear before each round, and make room for all its steps",
             )
         return 1e-3 * self._times[place, :count].cpu().numpy().astype(np.float64)
 
