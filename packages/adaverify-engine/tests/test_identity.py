@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from adaverify_engine import Sampling
-from adaverify_engine.inputs import ROWS, whole_rows
+from adaverify_engine.row_tiers import ROWS, whole_rows
 
 MODES = ("none", "fixed", "adaptive")
 

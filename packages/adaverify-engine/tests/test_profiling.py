@@ -14,7 +14,7 @@ from adaverify_engine import (
     profile_engine,
 )
 from adaverify_engine.drafters import NgramDrafter
-from adaverify_engine.inputs import whole_rows
+from adaverify_engine.row_tiers import whole_rows
 from adaverify_verification import CostTable, ProfileGrid
 
 

@@ -379,7 +379,7 @@ def test_a_mistake_of_our_own_keeps_its_traceback(tiny, run_tiny, monkeypatch):
     def broken(*_):
         raise RuntimeError("ours")
 
-    monkeypatch.setattr("adaverify_engine.engine.emit", broken)
+    monkeypatch.setattr("adaverify_engine.eager.emit", broken)
     result = run_tiny()
     assert (result.exit_code, result.stdout) == (4, "")
     assert "Traceback (most recent call last)" in result.stderr

@@ -168,8 +168,9 @@ class EagerSteps:
         plan = self.verifier.plan(state)
         if not rows:
             return plan, None
-        # A batch with a prefill chunk runs at no tier: its decode part is exactly as long as planned.
-        tokens = rows + plan.budget if work.chunks else plan.tier
+        # Padded where a captured size would be, except with a prefill chunk. A CPU's rows are padded below.
+        padded = self.verifier.tiers and not work.chunks
+        tokens = plan.tier if padded else rows + plan.budget
         staged = self.verifier.stage(
             plan,
             buffers.scheduled[:rows],

@@ -26,6 +26,7 @@ from adaverify_engine.options import EngineOptions, Sampling
 from adaverify_engine.parts import require_parts
 from adaverify_engine.pipeline import DecodePipeline
 from adaverify_engine.request import Completion, Event, FinishReason, Request, make_request
+from adaverify_engine.row_tiers import row_tiers
 from adaverify_engine.scheduler import Scheduler
 from adaverify_engine.stats import EngineStats, PhaseClock
 
@@ -87,6 +88,9 @@ class Engine:
         self._torn = False
         self._ahead: Ahead | None = None
         self._executor = Executor(model.model, options)
+        if torch.device(options.device).type == "cpu":
+            # Until steps are captured; between two of these a budget costs nothing.
+            verifier.manager.set_tiers(row_tiers(options.max_requests, options.draft_tokens))
         self._scheduler = Scheduler(options)
         if isinstance(drafter, BlockDrafter):
             reads = verifier.manager.mode != "none" and options.draft_tokens > 0

@@ -13,11 +13,12 @@ from adaverify_contracts import DraftBatch, Plan, TappedModel, TargetModel
 from adaverify_engine.acceptance import Sequences, Verdict, judge
 from adaverify_engine.attention import DecodeAttentionChoice, PromptAttentionChoice, StepAttention
 from adaverify_engine.cache import PagedCache
-from adaverify_engine.inputs import StepBuffers, TokenInputs, prefill_tokens, whole_rows
+from adaverify_engine.inputs import StepBuffers, TokenInputs, prefill_tokens
 from adaverify_engine.options import EngineOptions
 from adaverify_engine.penalties import penalised
 from adaverify_engine.request import Request
 from adaverify_engine.returned import Returned
+from adaverify_engine.row_tiers import whole_rows
 from adaverify_engine.running import Running
 from adaverify_engine.scheduler import Work
 

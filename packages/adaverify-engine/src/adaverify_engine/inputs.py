@@ -17,18 +17,6 @@ if TYPE_CHECKING:
     from adaverify_verification import Assignment
 
 
-FEW = 8
-ROWS = 16
-"""A CPU's matrix tiles hold as many rows. oneDNN prepares a product anew for each number of rows that it has
-not met lately: 6 to 19 ms for the four kinds of a SmolLM2 layer in bfloat16, where all 120 of a step take 20
-(60 to 99 rows, two cores)."""
-
-
-def whole_rows(count: int) -> int:
-    """Return how many rows are computed for ``count`` on a CPU: powers of two up to FEW, then whole ROWS."""
-    return 1 << (count - 1).bit_length() if 0 < count <= FEW else -(-count // ROWS) * ROWS
-
-
 @dataclass(frozen=True, slots=True)
 class TokenInputs:
     """Per query token: ``ids``, ``positions`` and KV ``slots``, each int64 [T] on the device."""

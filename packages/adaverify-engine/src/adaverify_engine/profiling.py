@@ -19,6 +19,7 @@ from adaverify_engine.forced import forced_plan, ranked_counts
 from adaverify_engine.options import EngineOptions, Sampling
 from adaverify_engine.pipeline import DecodePipeline
 from adaverify_engine.request import Request
+from adaverify_engine.row_tiers import FEW, ROWS
 from adaverify_engine.scheduler import Scheduler, Work
 from adaverify_engine.text import Detokenizer
 from adaverify_verification import (
@@ -60,6 +61,9 @@ def fingerprint(
         bare: request counts of captured steps that draft nothing; none where there are none.
     """
     more: dict[str, Any] = {"bare": bare} if bare else {}
+    if options.device.startswith("cpu") and not ladder:
+        # How its rows are padded: ``row_tiers``.
+        more["rows"] = (FEW, ROWS)
     return Fingerprint.of(
         device=capability.device_name,
         torch=torch.__version__,

@@ -16,6 +16,7 @@ from adaverify.session import discover, discover_here
 from adaverify.step_times import span, step_times, table_in_words
 from adaverify.usage import LARGEST_SEED, path
 from adaverify_contracts import CostTableError, Limits, RecordsError
+from adaverify_engine.row_tiers import row_tiers
 from adaverify_replay import BUNDLED, REGIMES, SOURCES, AcceptanceRecords, RecordsHeader
 from adaverify_replay.records import MOST_DRAFTS
 from adaverify_replay.simulate import ArmResult, Planning, Scene, arm_names
@@ -65,7 +66,8 @@ def simulate(
     tiers: Annotated[
         str | None,
         typer.Option(
-            help="Captured token counts, with commas; the table's own ladder when omitted, '' for none."
+            help="Token counts that steps are padded to, with commas; those of the table's setup when "
+            "omitted, '' for none."
         ),
     ] = None,
     context: Annotated[
@@ -113,10 +115,10 @@ def simulate(
     chosen = _cut(truth, wanted, asker)
     chosen = chosen.take(chosen.of(source, regime)) if source or regime else chosen
     planning = _planning(lag, calibration, chosen)
-    steps = _ladder(prices, "ladder") if asked is None else asked
+    sizes = list(dict.fromkeys(concurrency or _CONCURRENCY))
+    steps = _tiers(prices, max(sizes), chosen.draft_tokens) if asked is None else asked
     # Captured steps that draft nothing are other graphs, with prices of their own.
     bare = _ladder(prices, "bare") if steps and prices.bare_curves else ()
-    sizes = list(dict.fromkeys(concurrency or _CONCURRENCY))
     arms = list(dict.fromkeys(arm or arm_names(chosen.draft_tokens)))
     _say_setup(prices, chosen.header)
     times = step_times(prices, chosen, sizes, steps, bare, context)
@@ -234,6 +236,13 @@ def _planning(lag: int, option: Path | None, records: AcceptanceRecords) -> Plan
 def _ladder(prices: CostTable, name: str) -> tuple[int, ...]:
     """Return a ladder of the setup that the table was measured on; none where steps ran eagerly."""
     return ladder_of(dict(prices.fingerprint.pairs).get(name, "")) or ()
+
+
+def _tiers(prices: CostTable, requests: int, draft_tokens: int) -> tuple[int, ...]:
+    """Return what steps are padded to where the table was measured: captured sizes, a CPU's whole rows."""
+    if "rows" in dict(prices.fingerprint.pairs):
+        return row_tiers(requests, draft_tokens)
+    return _ladder(prices, "ladder")
 
 
 def _counts(text: str) -> tuple[int, ...]:
