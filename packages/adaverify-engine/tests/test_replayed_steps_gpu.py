@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
 from adaverify_contracts import LoadedModel
 from adaverify_engine import Engine, Sampling
 from adaverify_engine.drafters import LookupDrafter
+from adaverify_engine.eager import EagerSteps
 from adaverify_engine.profiling import profile_engine
 from adaverify_runtime import PluginSettings, assemble, load_plugins
 
@@ -106,6 +109,27 @@ def test_a_hundred_steps_wait_for_nothing_but_results(make, tiny, model, refusin
             engine.step()
     assert engine.verifier.counters["graph replayed"] - before >= 40
     engine.run()
+
+
+def test_prompts_are_begun_behind_replays_without_a_wait(make, tiny, model, monkeypatch, refusing_waits):
+    """While they are enqueued every synchronising call of torch is an error; tokens are the oracle's."""
+    engine, _ = make("adaptive", model, max_requests=4)
+    run(engine, tiny.prompts(5), Sampling(max_tokens=4))
+    begin, beside = EagerSteps.begin, []
+
+    def watched(self, work, clock):
+        with refusing_waits() if not work.decode else nullcontext():
+            begun = begin(self, work, clock)
+        beside.append(not work.decode and engine.pipeline.under_way)
+        return begun
+
+    monkeypatch.setattr(EagerSteps, "begin", watched)
+    prompts = tiny.prompts(20)
+    ids = [engine.add(prompt, Sampling(max_tokens=30 - place % 5)) for place, prompt in enumerate(prompts)]
+    done = engine.run()
+    assert sum(map(bool, beside)) > 5, "prompts were read with nothing under way"
+    for place, (request, prompt) in enumerate(zip(ids, prompts, strict=True)):
+        require_oracle(tiny, model, [prompt], [done[request]], 30 - place % 5)
 
 
 def test_out_of_memory_at_one_size_leaves_the_others_and_right_tokens(make, tiny, model, monkeypatch):
