@@ -87,6 +87,9 @@ class Flight(Generic[Rows]):
         """Wait for the oldest step under way and return it; ``drop`` it once its results are handed out."""
         state, plan, rows, entry, started = self._flying[0]
         asked = perf_counter()
+        if not self._ring.arrived(entry):
+            # The host has nothing else to do now, and the next plan then less.
+            self._verifier.prepare()
         results = self._ring.take(entry, state.requests)
         now = perf_counter()
         seconds, self._last = now - max(started, self._last), now

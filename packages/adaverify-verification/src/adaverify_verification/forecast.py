@@ -8,6 +8,7 @@ import numpy as np
 
 from adaverify_contracts import StepState
 from adaverify_verification.lagged import Survivals
+from adaverify_verification.quantise import SCORE_MAX
 from adaverify_verification.ranking import Ranking
 
 # Weight of the newest step in means and covariances: about the last 200 count.
@@ -109,7 +110,7 @@ class Forecast:
         if lag < 1 or not 0 < quantised.size <= MOST_DRAFTS:
             return quantised
         # One request is ranked by position already.
-        order = None if len(quantised) == 1 else np.argsort(-quantised, axis=None, kind="stable")
+        order = None if len(quantised) == 1 else np.argsort(SCORE_MAX - quantised, axis=None, kind="stable")
         offered = quantised.ravel()
         ranked = (offered if order is None else offered[order]).astype(np.float64)
         lag = min(lag, MOST_LAG)

@@ -24,6 +24,7 @@ from adaverify_contracts import (
     StepState,
 )
 from adaverify_verification import containment
+from adaverify_verification.arrived import ArrivedConfidences
 from adaverify_verification.assignment import Assigner, Assignment
 from adaverify_verification.captured import CapturedSteps
 from adaverify_verification.cost_model import CostModel
@@ -56,7 +57,7 @@ from adaverify_verification.tiers import Tiers
 _LOG = logging.getLogger(__name__)
 
 
-class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
+class VerificationManager(ArrivedConfidences, CapturedSteps, AgreedSteps, RetriedPrices):
     """Decides each step how many draft tokens to verify and which, and learns from what happened.
 
     ``publish``, ``plan`` and ``assign`` are the decode path: they read no device value, wait for nothing and
@@ -280,15 +281,6 @@ class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
         tiers, bare = self._tiers_for(state), self._runs_bare(state)
         prospects = survey(state, nothing, self.cost, tiers, budgets=only(0), bare=bare)
         return write_plan(state, prospects, 0, kind=PlanState.IDLE, reason=reason, lag=None)
-
-    def _survivals(self, state: StepState, entry: Entry) -> tuple[Ranking, int | None]:
-        """Return the survivals that the budget may read, and their lag."""
-        snapshot = self._relay.latest(at_most=self._law.newest(state))
-        found = self._reader.survivals(snapshot, state)
-        if found.odd is not None:
-            self._note(entry, found.odd)
-        entry.foreseen = found.foreseen
-        return self._forecast.of(found, state), found.lag
 
     def assign(
         self, plan: Plan, scheduled: torch.Tensor, kv_lens: torch.Tensor, padded_tokens: int

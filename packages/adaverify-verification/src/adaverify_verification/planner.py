@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 
 from adaverify_contracts import BudgetCandidates, Limits, Plan, PlanError, PlanState, StepState
-from adaverify_verification.candidates import expected_tokens
 from adaverify_verification.cost_model import CostModel
 from adaverify_verification.digest import plan_digest
 from adaverify_verification.ranking import Ranking
@@ -93,7 +92,7 @@ def survey(
         budgets = floor + spare if floor else spare
     else:
         spare, executed = budgets - floor, tiers.executed(certain_tokens + budgets)
-    tokens = expected_tokens(state.emitting, ranking.worths(free, state.total_scheduled - floor), spare)
+    tokens = ranking.worths(free, state.total_scheduled - floor, spare) + float(state.emitting)
     if certain:
         tokens += certain
     if bare:
