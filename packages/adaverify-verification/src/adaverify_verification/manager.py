@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
@@ -231,11 +230,11 @@ class VerificationManager(ArrivedConfidences, CapturedSteps, AgreedSteps, Retrie
             executed = prospects.executed
             index = int(np.flatnonzero(executed == executed[choice.index])[-1])
             everything = index == len(prospects.budgets) - 1
-            return replace(choice, index=index, kind=PlanState.FULL if everything else choice.kind)
+            return choice._replace(index=index, kind=PlanState.FULL if everything else choice.kind)
         if plain:
             return choice
         why = self._law.verdict.reason
-        return replace(choice, reason=f"sampled requests are verified whole: {why}; others: {choice.reason}")
+        return choice._replace(reason=f"sampled requests are verified whole: {why}; others: {choice.reason}")
 
     def _pin(self, state: StepState) -> np.ndarray | None:
         """Return bool [R], the requests that must be verified whole, and let them rank first."""

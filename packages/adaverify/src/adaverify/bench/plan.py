@@ -78,7 +78,7 @@ def run(options: BenchmarkOptions) -> BenchmarkResult:
             (
                 f"{PREPARED!r}: other confidences, digested before the plan and not timed, as by "
                 f"a host that has to wait; {PREPARE!r}: digesting alone, with the copy out of the relay; a "
-                "publication runs before each, which leaves less of a plan in the processor's caches than in ours"
+                "publication runs before each, so that caches are colder than for ours"
             ),
         ),
     )
