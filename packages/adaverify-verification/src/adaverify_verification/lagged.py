@@ -68,7 +68,8 @@ class LaggedReader:
         """
         if snapshot is None:
             return Survivals(optimistic(state, self._width), None, False, None)
-        _, found, odd = self._digest(snapshot)
+        kept = self._kept
+        _, found, odd = kept[0] if kept and kept[0].snapshot is snapshot else self._digest(snapshot)
         lag = state.step - snapshot.step
         if same_requests(snapshot.slots, snapshot.generations, state):
             return Survivals(found, lag, True, odd)
