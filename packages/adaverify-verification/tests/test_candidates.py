@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from adaverify_contracts import BudgetCandidates
@@ -19,7 +19,8 @@ from adaverify_verification.candidates import (
     worths,
 )
 from adaverify_verification.policies import best, ratio_gains
-from adaverify_verification.quantise import SCORE_MAX, scores
+from adaverify_verification.quantise import MANY, SCORE_MAX, clean_scores, scores
+from adaverify_verification.ranking import Ranking
 
 M3 = (0.85, 0.6, 0.45, 0.35, 0.25)
 
@@ -77,6 +78,40 @@ def test_tokens_are_sums_of_the_largest_survivals(drafts, emitting, data):
     budgets = sorted(data.draw(st.sets(st.integers(0, drafts), min_size=1)))
     tokens = worths(sums(np.array(ranked, np.uint16)), np.array(budgets, np.int64)) + emitting
     assert tokens.tolist() == [sum(ranked[:budget]) / SCORE_ONE + emitting for budget in budgets]
+
+
+def plain_worths(scores_, scheduled):
+    """One survival after the other, each sum divided: what budgets 0, 1, .. N are worth."""
+    rows = zip(scores_.tolist(), scheduled.tolist(), strict=True)
+    ranked = sorted((score for row, count in rows for score in row[:count]), reverse=True)
+    return [float(total) / float(SCORE_ONE) for total in itertools.accumulate(ranked, initial=0)]
+
+
+@given(st.integers(0, 300), st.integers(1, 9), st.integers(0, 2**32 - 1), st.booleans())
+@example(0, 1, 0, True)
+@example(1, 1, 0, True)
+@example(1, 1, 1, False)
+@example(MANY - 1, 7, 1, True)
+@example(MANY, 7, 1, True)
+@settings(max_examples=80, deadline=None)
+def test_worths_are_those_of_survivals_taken_one_by_one(requests, width, seed, whole):
+    """Bit for bit: no requests, one draft, batches on both sides of every change of method, in any order."""
+    generator = np.random.default_rng(seed)
+    confidences = generator.random((requests, width), np.float32) ** np.float32(0.3)
+    confidences[generator.random(confidences.shape) < 0.05] = 0.0
+    ranking = Ranking(clean_scores(confidences))
+    assert (ranking.scores == scores(confidences)).all()
+    scheduled = np.full(requests, width) if whole else generator.integers(0, width + 1, requests)
+    expected, total = plain_worths(ranking.scores, scheduled), int(scheduled.sum())
+    every = np.arange(total + 1)
+    every.setflags(write=False)
+    some = np.unique(generator.integers(0, total + 1, 5))
+    for budgets in (every, some, every[-1:], every):
+        found = ranking.worths(scheduled, total, budgets)
+        assert found.tolist() == [expected[budget] for budget in budgets]
+    assert ranking.worth_of(scheduled) == expected[-1]
+    order = ranking.order
+    assert ranking.scores.ravel()[order].tolist() == sorted(ranking.scores.ravel().tolist(), reverse=True)
 
 
 @given(

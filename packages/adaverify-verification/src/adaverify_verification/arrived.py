@@ -38,7 +38,11 @@ class ArrivedConfidences:
         """
         if self._closed or self.options.mode == "none":
             return False
-        return self._reader.prepare(self._relay.latest())
+        ranking = self._reader.prepare(self._relay.latest())
+        if ranking is None:
+            return False
+        self._forecast.prepare(ranking)
+        return True
 
     def _survivals(self, state: StepState, entry: Entry) -> tuple[Ranking, int | None]:
         """Return the survivals that the budget may read, and their lag."""

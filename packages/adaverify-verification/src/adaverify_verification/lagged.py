@@ -51,15 +51,16 @@ class LaggedReader:
         self._width = width
         self._kept: tuple[Digest, ...] = ()
 
-    def prepare(self, snapshot: Snapshot | None) -> bool:
-        """Digest ``snapshot`` and rank all of it, unless that was done; return whether there was work to do.
+    def prepare(self, snapshot: Snapshot | None) -> Ranking | None:
+        """Digest ``snapshot`` and rank all of it; return that ranking, None where there was nothing to do.
 
         ``survivals`` then finds it done. Nothing is kept of one that cannot be digested.
         """
         if snapshot is None or any(one.snapshot is snapshot for one in self._kept):
-            return False
-        _ = self._digest(snapshot).ranking.everything
-        return True
+            return None
+        ranking = self._digest(snapshot).ranking
+        _ = ranking.everything
+        return ranking
 
     def survivals(self, snapshot: Snapshot | None, state: StepState) -> Survivals:
         """Return what ``snapshot`` says of the requests of ``state``.

@@ -14,11 +14,12 @@ class Ranking:
         scores: int [R, K] quantised survivals, 0 .. 65535; not changed once ``worths`` was asked.
     """
 
-    __slots__ = ("_asked", "_everything", "_found", "scores")
+    __slots__ = ("_asked", "_everything", "_found", "_order", "scores")
 
     def __init__(self, scores: np.ndarray) -> None:
         self.scores = scores
         self._everything: np.ndarray | None = None
+        self._order: np.ndarray | None = None
         # Budgets that cannot change, and what they are worth.
         self._asked: np.ndarray | None = None
         self._found: np.ndarray | None = None
@@ -29,6 +30,14 @@ class Ranking:
         if self._everything is None:
             self._everything = sums(ranked_scores(self.scores))
         return self._everything
+
+    @property
+    def order(self) -> np.ndarray:
+        """Where the survivals lie in ``scores``, int64 [R x K]: the largest first, then the first."""
+        if self._order is None:
+            # Not their negatives: unsigned ones would put every 0 before all others.
+            self._order = np.argsort(SCORE_ONE - self.scores, axis=None, kind="stable")
+        return self._order
 
     def worths(self, scheduled: np.ndarray, total: int, budgets: np.ndarray) -> np.ndarray:
         """Return the expected accepted tokens of budgets, float64 [C]; do not write to them.
