@@ -43,9 +43,9 @@ class Probe(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """A candidate index with the state and the words that go into the plan."""
+    """The index of a candidate, with the state and the words that go into the plan."""
 
-    index: int
+    candidate: int
     kind: PlanState
     reason: str
     probe: Probe | None = None
@@ -120,7 +120,7 @@ class Decider:
         else:
             choice = self._guarded(candidates, executed, untried, tiered=tiered)
         if bare_rate is not None:
-            chosen = choice.index
+            chosen = choice.candidate
             self.arm.note(candidates.tokens.item(chosen) / candidates.seconds.item(chosen), bare_rate)
         return choice
 

@@ -211,7 +211,7 @@ class VerificationManager(ArrivedConfidences, CapturedSteps, AgreedSteps, Retrie
             prospects = survey(state, ranking, self.cost, tiers, budgets=only(state.max_budget))
         entry.probe = choice.probe
         entry.foreseen &= choice.kind is not PlanState.WARMING
-        return write_plan(state, prospects, choice.index, kind=choice.kind, reason=choice.reason, lag=lag)
+        return write_plan(state, prospects, choice.candidate, kind=choice.kind, reason=choice.reason, lag=lag)
 
     def _choose(
         self, state: StepState, prospects: Prospects, tiers: Tiers, *, guarded: bool, plain: bool
@@ -228,9 +228,9 @@ class VerificationManager(ArrivedConfidences, CapturedSteps, AgreedSteps, Retrie
         if not guarded:
             # The tier was chosen at the frontier; its padding is filled by rank (maths section 5.2).
             executed = prospects.executed
-            index = int(np.flatnonzero(executed == executed[choice.index])[-1])
+            index = int(np.flatnonzero(executed == executed[choice.candidate])[-1])
             everything = index == len(prospects.budgets) - 1
-            return choice._replace(index=index, kind=PlanState.FULL if everything else choice.kind)
+            return choice._replace(candidate=index, kind=PlanState.FULL if everything else choice.kind)
         if plain:
             return choice
         why = self._law.verdict.reason
