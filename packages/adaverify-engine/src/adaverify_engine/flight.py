@@ -28,7 +28,7 @@ class Landed(Generic[Rows]):
         state: the step; plan: its plan; rows: what was launched with it; results: what it decided.
         at: clock time at which the results were read.
         seconds: how long it kept the device, as far as the host can tell.
-        waited: seconds of that spent waiting for the results.
+        waited: seconds of that spent waiting for the results, and preparing the next plan meanwhile.
     """
 
     state: StepState

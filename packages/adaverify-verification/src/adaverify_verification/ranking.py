@@ -49,9 +49,12 @@ class Ranking:
         """
         if total < self.scores.size:
             return worths(sums(ranked_scores(self.scores, scheduled, total)), budgets)
-        if self._found is None or budgets is not self._asked or budgets.flags.writeable:
-            self._asked, self._found = budgets, worths(self.everything, budgets)
-        return self._found
+        if budgets is self._asked and self._found is not None:
+            return self._found
+        found = worths(self.everything, budgets)
+        if not budgets.flags.writeable:
+            self._asked, self._found = budgets, found
+        return found
 
     def worth_of(self, scheduled: np.ndarray) -> float:
         """Return the expected accepted tokens of the first ``scheduled`` int64 [R] drafts, all together."""
