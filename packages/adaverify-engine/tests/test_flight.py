@@ -21,6 +21,7 @@ class Counting:
 
     def __init__(self, ring, serves=True):
         self.ring, self.serves, self.launched = ring, serves, 0
+        self.prepared = []
 
     def launch(self, plan, state):
         if not self.serves:
@@ -28,6 +29,22 @@ class Counting:
         self.launched += 1
         self.ring.device_results.accepted.fill_(self.launched)
         return state
+
+    def prepare(self):
+        self.prepared.append(self.ring.taken)
+
+
+class Late(ResultRing):
+    """A ring whose results have not arrived when they are asked for; counts what was taken."""
+
+    late, taken = True, 0
+
+    def arrived(self, index):
+        return super().arrived(index) and not self.late
+
+    def take(self, index, rows):
+        self.taken += 1
+        return super().take(index, rows)
 
 
 def state_of(step):
@@ -102,3 +119,30 @@ def test_steps_that_are_read_late_are_not_timed_and_the_next_one_is(ring):
     assert landed.seconds == pytest.approx(landed.at - resumed, abs=1e-3)
     assert landed.host_seconds == landed.seconds - landed.waited
     assert flight.foreseen_seconds == 0
+
+
+def test_a_read_that_waits_prepares_the_next_plan_first():
+    """Once, before it waits; a read that finds its results there has no time to spare."""
+    ring = Late(LIMITS, torch.device("cpu"))
+    verifier = Counting(ring)
+    flight = Flight(verifier, ring)
+    for step in range(2):
+        flight.launch(state_of(step), SimpleNamespace(), None, 0.0)
+    flight.land()
+    assert verifier.prepared == [0]
+    ring.late = False
+    flight.land()
+    assert verifier.prepared == [0] and ring.taken == 2
+
+
+def test_a_step_stays_under_way_when_preparing_fails():
+    """The error is shown, and the results can still be read."""
+    ring = Late(LIMITS, torch.device("cpu"))
+    verifier = Counting(ring)
+    flight = Flight(verifier, ring)
+    flight.launch(state_of(3), SimpleNamespace(), None, 0.0)
+    verifier.prepare = lambda: {}["nothing"]
+    with pytest.raises(KeyError):
+        flight.read()
+    del verifier.prepare
+    assert flight.land().state.step == 3

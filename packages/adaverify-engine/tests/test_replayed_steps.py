@@ -99,6 +99,21 @@ def test_a_captured_engine_is_profiled_by_its_replays(make_engine):
     assert len(done.tokens) == 10
 
 
+def test_confidences_are_digested_before_a_wait_and_change_no_token(make_engine, tiny, monkeypatch):
+    """A host that finds no results digests what has come, and every token is the oracle's as before."""
+    monkeypatch.setattr(ResultRing, "arrived", lambda self, index: False)
+    prompts, model, work = tiny.prompts(6), tiny.Decoder(), []
+    engine = make_engine("adaptive", model=model, replayed=True)
+    prepare = engine.verifier.manager.prepare
+    monkeypatch.setattr(engine.verifier.manager, "prepare", lambda: work.append(prepare()))
+    done = run(engine, prompts, Sampling(max_tokens=30))
+    for prompt, completion in zip(prompts, done, strict=True):
+        expected = tiny.greedy(model, prompt, 30)
+        same = [a == b for a, b in zip(completion.tokens, expected, strict=True)]
+        assert all(same) or completion.gaps[same.index(False)] < 1e-4
+    assert any(work), "nothing was digested before a plan"
+
+
 def test_an_interrupt_while_results_are_waited_for_loses_no_token(make_engine, tiny, monkeypatch):
     """The step stays under way until its tokens are handed out: step again, and nothing is missing."""
     engine = make_engine("adaptive", model=tiny.Decoder(), replayed=True)

@@ -197,3 +197,14 @@ def test_a_uniform_graph_mode_is_kept_and_serves_full_batches_only(kit, verifier
     assert replayed.result == ("uniform", [[5, 6, 7, 8], [9, 10, 11, 12]])
     ragged = checker.plan(kit.state(2, [3, 2]))
     assert checker.replay(ragged, *kit.tensors([3, 2], [4, 8]), kit.table()) is None
+
+
+def test_a_host_may_prepare_at_any_time(kit, verifier):
+    """Before anything was published, and after close, when the last steps are still to be read."""
+    checker = verifier(mode="adaptive")
+    assert not checker.prepare()
+    state = kit.state(1, [3])
+    checker.publish(1, state.slots, state.generations, torch.zeros(1, checker.limits.draft_tokens))
+    assert checker.prepare() and not checker.prepare()
+    checker.close()
+    assert not checker.prepare()

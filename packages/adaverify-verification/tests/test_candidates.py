@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from adaverify_contracts import BudgetCandidates
@@ -13,13 +13,14 @@ from adaverify_verification.candidates import (
     SCORE_ONE,
     candidate_budgets,
     executed_tokens,
-    expected_tokens,
     raise_to_tier_end,
     ranked_scores,
+    sums,
     worths,
 )
 from adaverify_verification.policies import best, ratio_gains
-from adaverify_verification.quantise import SCORE_MAX, scores
+from adaverify_verification.quantise import MANY, SCORE_MAX, clean_scores, scores
+from adaverify_verification.ranking import Ranking
 
 M3 = (0.85, 0.6, 0.45, 0.35, 0.25)
 
@@ -58,7 +59,7 @@ def test_m3_the_optimum_of_a_staircase_is_a_tier_end():
     assert budgets.tolist() == [0, 8, 16, 24, 32, 40]
     ranked = np.sort(np.tile(np.round(np.array(M3) * SCORE_ONE), 8)).astype(np.int64)[::-1]
     every = np.arange(41)
-    tokens = expected_tokens(8, worths(ranked), every)
+    tokens = 8 + worths(sums(ranked), every)
     seconds = 5.0 + 2.0 * np.ceil((8 + every) / 8)
     theta = tokens / seconds
     table = {0: 1.1429, 1: 0.9833, 8: 1.6444, 16: 1.7818, 24: 1.7846, 32: 1.7333, 40: 1.6471}
@@ -75,8 +76,42 @@ def test_tokens_are_sums_of_the_largest_survivals(drafts, emitting, data):
     survivals = data.draw(st.lists(st.integers(0, SCORE_ONE), min_size=drafts, max_size=drafts))
     ranked = sorted(survivals, reverse=True)
     budgets = sorted(data.draw(st.sets(st.integers(0, drafts), min_size=1)))
-    tokens = expected_tokens(emitting, worths(np.array(ranked, np.uint16)), np.array(budgets, np.int64))
+    tokens = worths(sums(np.array(ranked, np.uint16)), np.array(budgets, np.int64)) + emitting
     assert tokens.tolist() == [sum(ranked[:budget]) / SCORE_ONE + emitting for budget in budgets]
+
+
+def plain_worths(scores_, scheduled):
+    """One survival after the other, each sum divided: what budgets 0, 1, .. N are worth."""
+    rows = zip(scores_.tolist(), scheduled.tolist(), strict=True)
+    ranked = sorted((score for row, count in rows for score in row[:count]), reverse=True)
+    return [float(total) / float(SCORE_ONE) for total in itertools.accumulate(ranked, initial=0)]
+
+
+@given(st.integers(0, 300), st.integers(1, 9), st.integers(0, 2**32 - 1), st.booleans())
+@example(0, 1, 0, True)
+@example(1, 1, 0, True)
+@example(1, 1, 1, False)
+@example(MANY - 1, 7, 1, True)
+@example(MANY, 7, 1, True)
+@settings(max_examples=80, deadline=None)
+def test_worths_are_those_of_survivals_taken_one_by_one(requests, width, seed, whole):
+    """Bit for bit: no requests, one draft, batches on both sides of every change of method, in any order."""
+    generator = np.random.default_rng(seed)
+    confidences = generator.random((requests, width), np.float32) ** np.float32(0.3)
+    confidences[generator.random(confidences.shape) < 0.05] = 0.0
+    ranking = Ranking(clean_scores(confidences))
+    assert (ranking.scores == scores(confidences)).all()
+    scheduled = np.full(requests, width) if whole else generator.integers(0, width + 1, requests)
+    expected, total = plain_worths(ranking.scores, scheduled), int(scheduled.sum())
+    every = np.arange(total + 1)
+    every.setflags(write=False)
+    some = np.unique(generator.integers(0, total + 1, 5))
+    for budgets in (every, some, every[-1:], every):
+        found = ranking.worths(scheduled, total, budgets)
+        assert found.tolist() == [expected[budget] for budget in budgets]
+    assert ranking.worth_of(scheduled) == expected[-1]
+    order = ranking.order
+    assert ranking.scores.ravel()[order].tolist() == sorted(ranking.scores.ravel().tolist(), reverse=True)
 
 
 @given(
@@ -97,7 +132,7 @@ def test_m17_tier_ends_find_the_exhaustive_optimum(survivals, emitting, extra, t
         st.lists(st.integers(0, 9), min_size=int(executed.max()) + 1, max_size=int(executed.max()) + 1)
     )
     cost = 1.0 + np.cumsum(increments)
-    tokens = expected_tokens(emitting, worths(np.sort(np.array(survivals, dtype=np.int64))[::-1]), every)
+    tokens = worths(sums(np.sort(np.array(survivals, dtype=np.int64))[::-1]), every) + emitting
     budgets = candidate_budgets(certain, maximum, stairs)
     assert budgets[0] == 0
     assert budgets[-1] == maximum
@@ -115,17 +150,17 @@ def test_top_b_equals_brute_force_over_all_prefix_closed_sets(batch):
     """No set of n positions closed under "the earlier position" has a larger sum."""
     confidences, scheduled = np.array(batch[0], np.float32), np.array(batch[1])
     quantised = scores(confidences)
-    sums = {}
+    most_of = {}
     for lengths in itertools.product(*(range(count + 1) for count in scheduled)):
         total = sum(int(quantised[r, :length].sum()) for r, length in enumerate(lengths))
-        sums[sum(lengths)] = max(sums.get(sum(lengths), 0), total)
-    for budget, most in sums.items():
+        most_of[sum(lengths)] = max(most_of.get(sum(lengths), 0), total)
+    for budget, most in most_of.items():
         admitted = admit(quantised, scheduled, budget)
         assert admitted.sum() == budget
         assert sum(int(quantised[r, :length].sum()) for r, length in enumerate(admitted)) == most
     ranked = ranked_scores(quantised, scheduled)
-    tau = expected_tokens(len(scheduled), worths(ranked), np.array(sorted(sums)))
-    expected = [len(scheduled) + sums[budget] / SCORE_ONE for budget in sorted(sums)]
+    tau = worths(sums(ranked), np.array(sorted(most_of))) + len(scheduled)
+    expected = [len(scheduled) + most_of[budget] / SCORE_ONE for budget in sorted(most_of)]
     assert tau == pytest.approx(expected)
 
 
@@ -231,7 +266,7 @@ def test_a_constant_cost_does_not_cancel_and_forgetting_it_trims_too_much():
     """vllm fork: 30 + 0.1 x rows modelled as 0.1 x rows gives too small a budget (maths section 1)."""
     ranked = np.sort((np.linspace(0.05, 0.95, 28) * SCORE_ONE).astype(np.int64))[::-1]
     every = np.arange(29)
-    tokens = expected_tokens(4, worths(ranked), every)
+    tokens = 4 + worths(sums(ranked), every)
     whole = RatioPolicy().choose(BudgetCandidates(every, tokens, 30 + 0.1 * (4 + every), None))
     forgot = RatioPolicy().choose(BudgetCandidates(every, tokens, 0.1 * (4 + every), None))
     assert forgot < whole

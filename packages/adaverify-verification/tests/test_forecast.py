@@ -77,6 +77,23 @@ def test_a_batch_keeps_its_ranking_and_its_spread() -> None:
     assert spread > 0.95 * own
 
 
+@pytest.mark.parametrize("ranked", [False, True])
+def test_survivals_of_nothing_rank_last_in_any_type(ranked: bool) -> None:
+    """What the planner keeps is unsigned: a request whose drafts all fail is not taken for the best one."""
+    published = publications(0.5, requests=4)
+    for values in published:
+        values[2, 1:] = 0
+    signed, unsigned = Forecast(), Forecast()
+    for step in range(1, 3 * LEAST_PAIRS):
+        before = published[step - 1]
+        same = before.astype(np.uint16)
+        expected = signed.expect(before, step - 1, 1)
+        found = unsigned.expect(same, step - 1, 1, Ranking(same) if ranked else None)
+        assert found.tolist() == expected.tolist()
+        assert (np.diff(found.astype(int), axis=1) <= 0).all()
+    assert expected is not before, "nothing was drawn anywhere"
+
+
 def test_own_confidences_and_large_batches_are_taken_as_they_are() -> None:
     forecast, published = Forecast(), publications(0.0)
     for step in range(1, STEPS):

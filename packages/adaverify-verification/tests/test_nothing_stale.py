@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from adaverify_contracts import Snapshot, StepOutcome, StepState
 from adaverify_verification import CostModel, CostTable, Fingerprint
-from adaverify_verification.candidates import ranked_scores, worths
+from adaverify_verification.candidates import ranked_scores, sums, worths
 from adaverify_verification.lagged import LaggedReader
 from adaverify_verification.quantise import scores
 from adaverify_verification.ranking import Ranking
@@ -57,9 +57,11 @@ def test_a_reader_that_has_read_before_says_what_a_new_one_says(steps):
                 found, fresh = (one.survivals(snapshot, state) for one in (reader, LaggedReader(K)))
                 assert found.ranking.scores.tolist() == fresh.ranking.scores.tolist()
                 assert found[1:] == fresh[1:]
-                total = state.total_scheduled
-                expected = worths(ranked_scores(fresh.ranking.scores, state.scheduled))
-                assert found.ranking.worths(state.scheduled, total).tolist() == expected.tolist()
+                total, scores_ = state.total_scheduled, fresh.ranking.scores
+                for budgets in (np.arange(total + 1), np.array([total // 2])):
+                    expected = worths(sums(ranked_scores(scores_, state.scheduled)), budgets)
+                    worth = found.ranking.worths(state.scheduled, total, budgets)
+                    assert worth.tolist() == expected.tolist()
 
 
 def test_a_snapshot_is_digested_once():
@@ -69,7 +71,7 @@ def test_a_snapshot_is_digested_once():
     state = state_of(1, slots, [0] * R)
     found = reader.survivals(first, state).ranking
     assert reader.survivals(first, state).ranking is found
-    assert found.worths(state.scheduled, R * K) is found.worths(state.scheduled, R * K)
+    assert found.everything is found.everything
     other = replace(first, confidences=first.confidences + np.float32(0.25))
     assert reader.survivals(other, state).ranking.scores.tolist() == scores(other.confidences).tolist()
     assert reader.survivals(None, state).lag is None

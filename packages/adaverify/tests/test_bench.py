@@ -171,6 +171,14 @@ def _never(*arguments, **named):
     raise AssertionError("a time was taken of a kernel that is wrong")
 
 
+def test_a_digest_that_changes_plans_is_refused(ours, invoke, monkeypatch):
+    """Preparing must change nothing: a plan that knows less after it is not timed."""
+    monkeypatch.setattr(plan.VerificationManager, "prepare", lambda self: self._relay.close() or True)
+    monkeypatch.setattr(DeviceTimer, "time", _never)
+    found = invoke("bench", "plan", *TOY)
+    assert found.exit_code == 1 and "after prepare" in " ".join(found.stderr.split())
+
+
 @pytest.fixture
 def found_rows(ours, invoke):
     """Return a function that runs one benchmark at toy size and hands back its JSON."""
@@ -212,6 +220,14 @@ def test_step_times_captured_steps(found_rows):
     assert all(row["host_work_us"] is None and row["unhidden_share"] is None for row in one["rows"])
     assert all(host["phase_us"]["plan"] > 0 for host in one["facts"]["host"]["2"].values())
     assert any("launches are not counted" in check for check in one["checks"])
+
+
+def test_plan_times_prepared_plans_and_what_preparing_takes(found_rows):
+    """Nothing is hidden: the work that a prepared plan finds done has a row of its own."""
+    one = found_rows("plan")
+    rows = {(row["variant"], row["tiers"]): row["host_us"] for row in one["rows"]}
+    for tiers in ("none", "each 8 tokens"):
+        assert all(rows[name, tiers] > 0 for name in ("ours", "prepared", "prepare", "nothing new"))
 
 
 def test_assign_and_relay_have_the_share_of_a_captured_step(found_rows):

@@ -59,6 +59,22 @@ def test_the_timer_takes_turns_and_gives_quartiles():
     assert sample([3.0]).high == 3.0
 
 
+def test_what_is_done_before_a_call_is_done_before_each_and_not_timed(monkeypatch):
+    """A clock that moves with the calls: the variant takes its second, whatever stands before it takes."""
+    now, calls = [0.0], []
+
+    def work(name, seconds):
+        calls.append(name)
+        now[0] += seconds
+
+    monkeypatch.setattr("adaverify.bench.timing.perf_counter", lambda: now[0])
+    variants = {"a": lambda: work("a", 1.0), "b": lambda: work("b", 2.0)}
+    timer = DeviceTimer("cpu", rounds=1, calls=2)
+    times = timer.time(variants, captured=False, before={"b": lambda: work("first", 5.0)})
+    assert calls == [*"aaa", *["first", "b"] * 3, *"aa", *["first", "b"] * 2]
+    assert (times["a"].host.median, times["b"].host.median) == (1e6, 2e6)
+
+
 def test_surroundings_do_without_tools(monkeypatch):
     """No nvidia-smi, no git: the fields are null, and nothing fails."""
     monkeypatch.setattr(surroundings.shutil, "which", lambda name: None)

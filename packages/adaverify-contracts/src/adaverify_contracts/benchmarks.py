@@ -56,13 +56,18 @@ class Timer(Protocol):
     """Takes the times of a benchmark, so that every benchmark is measured in one way."""
 
     def time(
-        self, variants: Mapping[str, Callable[[], object]], *, captured: bool = True
+        self,
+        variants: Mapping[str, Callable[[], object]],
+        *,
+        captured: bool = True,
+        before: Mapping[str, Callable[[], object]] | None = None,
     ) -> Mapping[str, Times]:
         """Return the times of each variant; variants take turns in every round, in an order that rotates.
 
         Args:
             variants: by name; each is called often, warm-up included, and reads static inputs.
             captured: also capture each call in a CUDA graph, where the device has graphs.
+            before: by the name of a variant, what is done before each of its calls and not timed.
         """
         ...
 

@@ -28,7 +28,7 @@ class Landed(Generic[Rows]):
         state: the step; plan: its plan; rows: what was launched with it; results: what it decided.
         at: clock time at which the results were read.
         seconds: how long it kept the device, as far as the host can tell; None where it cannot.
-        waited: seconds spent waiting for the results.
+        waited: seconds spent waiting for the results, and preparing the next plan meanwhile.
     """
 
     state: StepState
@@ -107,6 +107,9 @@ class Flight(Generic[Rows]):
         """Wait for the oldest step under way and return it; ``drop`` it once its results are handed out."""
         state, plan, rows, entry, started = self._flying[0]
         asked = perf_counter()
+        if not self._ring.arrived(entry):
+            # The host has nothing else to do now, and the next plan then less.
+            self._verifier.prepare()
         results = self._ring.take(entry, state.requests)
         now = perf_counter()
         seconds, self._last = now - max(started, self._last), now

@@ -106,6 +106,11 @@ class ResultRing:
             self._events[index].record()
         return index
 
+    def arrived(self, index: int) -> bool:
+        """Return whether ``take`` of ring entry ``index`` would not wait."""
+        event = self._events[index]
+        return event is None or bool(event.query())
+
     def take(self, index: int, rows: int) -> HostResults:
         """Wait until ring entry ``index`` has arrived and return its first ``rows`` rows."""
         if self._events[index] is not None:

@@ -174,3 +174,13 @@ def _require(error: type[AdaverifyError], name: str, value: Any, kind: type, rem
             allowed=f"a {kind.__name__}, or None",
             remedy=remedy,
         )
+
+
+def captured_otherwise(arrived: str) -> GraphError:
+    """Return the refusal of ``launch`` and ``replay`` where steps were captured for the other one."""
+    return GraphError(
+        "the decode step was captured the other way",
+        arrived=arrived,
+        allowed="launch for steps captured with a prologue, replay for the others",
+        remedy="capture with a prologue to launch, without one to replay",
+    )

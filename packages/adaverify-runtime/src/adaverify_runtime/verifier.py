@@ -12,7 +12,6 @@ from adaverify_contracts import (
     Capability,
     ClosedError,
     DecodeBatch,
-    GraphError,
     Limits,
     Plan,
     StepOutcome,
@@ -20,7 +19,7 @@ from adaverify_contracts import (
     StepState,
 )
 from adaverify_graphs import CaptureReport, Progress, is_bare
-from adaverify_runtime.argument_checks import require_callables, require_observer
+from adaverify_runtime.argument_checks import captured_otherwise, require_callables, require_observer
 from adaverify_runtime.capture import Prologue, Step
 from adaverify_runtime.decision import Decision, decide_strategy
 from adaverify_runtime.input_checks import require_padded_tokens, require_plan
@@ -39,8 +38,9 @@ class Verifier:
     """Sizes, assigns and stages decode steps, and learns from them. Made by ``assemble``.
 
     ``publish``, ``plan``, ``stage``, ``replay`` and ``launch`` are the decode path: no hook, no wait for the
-    device, no environment. ``observe`` and ``drain`` are off it. One thread at a time. After ``close`` they
-    raise ``ClosedError``, and so do ``capture`` and ``observe`` of a step that was not staged before.
+    device, no environment. ``observe``, ``prepare`` and ``drain`` are off it. One thread at a time. After
+    ``close`` the decode path raises ``ClosedError``, and so do ``capture`` and ``observe`` of a step that was
+    not staged before.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -134,6 +134,13 @@ class Verifier:
         """
         self._require_open()
         return self.manager.plan(state)
+
+    def prepare(self) -> bool:
+        """Digest the newest confidences that have arrived, so that the next plan finds that done.
+
+        Host work only, for a host that is about to wait. Changes no plan; returns whether it did anything.
+        """
+        return self.manager.prepare()
 
     def decide(self, plan: Plan, context: int | None = None, padded_tokens: int | None = None) -> Decision:
         """Return which strategy builds this step's rows when it is staged, and why; counts nothing.
@@ -267,7 +274,7 @@ class Verifier:
         if parts.graphs is None:
             return None
         if parts.graphs.whole:
-            raise _captured_otherwise("a whole step")
+            raise captured_otherwise("a whole step")
         key = parts.graphs.match(plan)
         if key is None:
             return None
@@ -296,7 +303,7 @@ class Verifier:
         self._require_executable(plan)
         graphs = self._parts.graphs
         if graphs is None or not graphs.whole:
-            raise _captured_otherwise("no whole step")
+            raise captured_otherwise("no whole step")
         key = graphs.match(plan)
         if key is None:
             return None
@@ -388,12 +395,3 @@ class Verifier:
         self._staged.move_to_end(step)
         while len(self._staged) > _STAGED_DEPTH:
             self._staged.popitem(last=False)
-
-
-def _captured_otherwise(arrived: str) -> GraphError:
-    return GraphError(
-        "the decode step was captured the other way",
-        arrived=arrived,
-        allowed="launch for steps captured with a prologue, replay for the others",
-        remedy="capture with a prologue to launch, without one to replay",
-    )

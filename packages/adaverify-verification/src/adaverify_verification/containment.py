@@ -11,6 +11,7 @@ from adaverify_contracts import BudgetCandidates, Policy, Signal, StepOutcome
 from adaverify_contracts.describing import describe, shown, text_of
 
 _FLAGS = (bool, np.bool_)
+_FLOAT64 = np.dtype(np.float64)
 
 
 class PluginFault(Exception):
@@ -60,7 +61,9 @@ def weigh(gains: Callable[[BudgetCandidates], np.ndarray], candidates: BudgetCan
         PluginFault: the policy raised, or returned something else.
     """
     try:
-        values = np.asarray(gains(candidates), dtype=np.float64)
+        values = gains(candidates)
+        if type(values) is not np.ndarray or values.dtype is not _FLOAT64:
+            values = np.asarray(values, dtype=np.float64)
     except KeyboardInterrupt:
         raise
     except BaseException as error:

@@ -87,8 +87,10 @@ class PricedCurve:
         Sizes that execute are measured ones as a rule, and arrays that cannot change come again as they are:
         reading prices where they lie takes a fifth of the time of an interpolation.
         """
-        if sizes is not self._asked or sizes.flags.writeable:
-            self._asked, self._places = sizes, self._places_of(sizes)
+        if sizes is not self._asked:
+            # What can be written to may hold other sizes next time.
+            self._asked = None if sizes.flags.writeable else sizes
+            self._places = self._places_of(sizes)
         prices: np.ndarray = (
             np.interp(sizes, self.xs, self.ys) if self._places is None else self.ys[self._places]
         )

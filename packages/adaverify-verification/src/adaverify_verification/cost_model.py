@@ -82,7 +82,7 @@ class CostModel:
         self.table = table
         self.online = online
         self.set_tiers(tiers)
-        self._scale = 0.0
+        self._set_scale(0.0)
         self._refreshed = 0
         self._levels: list[int] = []
         self._contexts: list[list[int]] = []
@@ -169,7 +169,7 @@ class CostModel:
             total = weight * total
             for curve, weight in corners[1:]:
                 total += weight * curve.prices(executed)
-        return self._floor.under(total * math.exp(self._scale), requests)
+        return self._floor.under(total * self._factor, requests)
 
     def draft_seconds(self, requests: int) -> float:
         """Return the seconds of drafting for ``requests``, 0.0 where the table does not price it apart."""
@@ -238,7 +238,7 @@ class CostModel:
         error = math.log(seconds / (predicted * math.exp(self._scale)))
         bounded = max(-STEP_LIMIT, min(STEP_LIMIT, error))
         rate = max(COMMON_RATE, 1.0 / (self._refreshed + TABLE_VISITS))
-        self._scale = max(-self._bound, min(self._bound, self._scale + rate * bounded))
+        self._set_scale(max(-self._bound, min(self._bound, self._scale + rate * bounded)))
         self._refreshed += 1
         changed = [(curve, curve.correct(executed, error, weight)) for curve, weight in corners]
         self._keep_bounds(corners)
@@ -247,6 +247,12 @@ class CostModel:
         if not self._usable and not bare:
             self._revive(corners)
         return True
+
+    def _set_scale(self, scale: float) -> None:
+        """Move all prices at once, to ``exp(scale)`` of what each curve says."""
+        self._scale = scale
+        # An array without a dimension: NumPy makes one of a number in every call, which takes a third of it.
+        self._factor = np.array(math.exp(scale))
 
     def _keep_bounds(self, changed: Corners) -> None:
         """Keep every price within bounds of the measured one after the corrections of ``changed`` moved."""
@@ -289,7 +295,8 @@ class CostModel:
             curve.rebase(factor)
         self._low = self._high = 0.0
         self._level *= factor
-        self._bound, self._scale, self._refreshed = REBASED_BOUND, 0.0, 0
+        self._bound, self._refreshed = REBASED_BOUND, 0
+        self._set_scale(0.0)
         self._strays, self.strayed = 0, False
         self._faster.clear()
 

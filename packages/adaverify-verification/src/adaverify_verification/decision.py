@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -43,11 +42,10 @@ class Probe(NamedTuple):
     of_drafting: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A candidate index with the state and the words that go into the plan."""
+class Choice(NamedTuple):
+    """The index of a candidate, with the state and the words that go into the plan."""
 
-    index: int
+    candidate: int
     kind: PlanState
     reason: str
     probe: Probe | None = None
@@ -122,7 +120,7 @@ class Decider:
         else:
             choice = self._guarded(candidates, executed, untried, tiered=tiered)
         if bare_rate is not None:
-            chosen = choice.index
+            chosen = choice.candidate
             self.arm.note(candidates.tokens.item(chosen) / candidates.seconds.item(chosen), bare_rate)
         return choice
 

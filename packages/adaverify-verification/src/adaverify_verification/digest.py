@@ -25,7 +25,6 @@ def digest(integers: Sequence[int]) -> int:
 
 
 def plan_digest(
-    *,
     step: int,
     budget: int,
     scheduled: int,

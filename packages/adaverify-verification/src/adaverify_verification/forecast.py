@@ -95,21 +95,30 @@ class Forecast:
         whole = state.least_scheduled == quantised.shape[1]
         if not (found.lag and found.foreseen and found.odd is None and whole):
             return found.ranking
-        expected = self.expect(quantised, state.step - found.lag, found.lag)
+        expected = self.expect(quantised, state.step - found.lag, found.lag, found.ranking)
         return found.ranking if expected is quantised else Ranking(expected)
 
-    def expect(self, quantised: np.ndarray, step: int, lag: int) -> np.ndarray:
+    @staticmethod
+    def prepare(ranking: Ranking) -> None:
+        """Do what can be done of a forecast before the step is known that it is for."""
+        if _is_drawn(ranking.scores) and len(ranking.scores) > 1:
+            _ = ranking.order
+
+    def expect(
+        self, quantised: np.ndarray, step: int, lag: int, ranking: Ranking | None = None
+    ) -> np.ndarray:
         """Return the expected survivals, int32 [R, K], never rising along K where ``quantised`` does not.
 
         Args:
-            quantised: int32 [R, K], survivals of the same requests; not written to.
+            quantised: int [R, K], survivals of the same requests, 0 .. 65535; not written to.
             step: the step that published them.
             lag: steps from there to the budget; at 0 they are this step's own, and returned as they are.
+            ranking: of ``quantised``, where there is one: what it has computed is not computed again.
         """
-        if lag < 1 or not 0 < quantised.size <= MOST_DRAFTS:
+        if lag < 1 or not _is_drawn(quantised):
             return quantised
         # One request is ranked by position already.
-        order = None if len(quantised) == 1 else np.argsort(-quantised, axis=None, kind="stable")
+        order = None if len(quantised) == 1 else (ranking or Ranking(quantised)).order
         offered = quantised.ravel()
         ranked = (offered if order is None else offered[order]).astype(np.float64)
         lag = min(lag, MOST_LAG)
@@ -126,6 +135,11 @@ class Forecast:
         drawn = np.rint(ranked, out=ranked).astype(np.int32)
         if order is None:
             return drawn.reshape(quantised.shape)
-        expected = np.empty_like(offered)
+        expected = np.empty(len(offered), dtype=np.int32)
         expected[order] = drawn
         return expected.reshape(quantised.shape)
+
+
+def _is_drawn(quantised: np.ndarray) -> bool:
+    """Return whether survivals [R, K] of another step are drawn anywhere: they are some, and not too many."""
+    return 0 < quantised.size <= MOST_DRAFTS

@@ -111,7 +111,7 @@ class Guard:
         Args:
             gains: float64 [C], relative gain of each candidate over the last, which is full verification.
             choice: the policy's choice.
-            executed: int64 [C], what executes for each candidate.
+            executed: int64 [C], what executes for each candidate, never falling.
             tiered: True when sizes are captured tiers; without tiers every size is its own and none is kept.
         """
         full = len(gains) - 1
@@ -130,11 +130,11 @@ class Guard:
 
     def _same_tier(self, gains: np.ndarray, choice: int, executed: np.ndarray) -> int:
         """Return the candidate on the previous tier when the chosen one is better only within noise."""
-        full = len(gains) - 1
         if not self.trimming or self._tier is None or executed.item(choice) == self._tier:
             return choice
-        same = np.flatnonzero(executed[:full] == self._tier)
         # Two candidates can share a tier (0 and its end); the larger buys more for the same price.
-        if len(same) and gains[choice] - gains[same[-1]] < self._hysteresis and gains[same[-1]] > 0:
-            return int(same[-1])
-        return choice
+        kept = min(int(executed.searchsorted(self._tier, "right")), len(gains) - 1) - 1
+        if kept < 0 or executed.item(kept) != self._tier:
+            return choice
+        mine = gains.item(kept)
+        return kept if mine > 0 and gains.item(choice) - mine < self._hysteresis else choice

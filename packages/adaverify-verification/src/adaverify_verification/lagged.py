@@ -29,10 +29,19 @@ class Survivals(NamedTuple):
     odd: str | None
 
 
-class LaggedReader:
-    """Reads snapshots for the batches of one manager; what it made of the last one is kept.
+class Digest(NamedTuple):
+    """What a snapshot says, whoever asks: ``Survivals`` of its own requests without the lag."""
 
-    A snapshot cannot change, so a relay that has no newer one yet costs nothing a second time.
+    snapshot: Snapshot
+    ranking: Ranking
+    odd: str | None
+
+
+class LaggedReader:
+    """Reads snapshots for the batches of one manager; what it made of the last two is kept.
+
+    A snapshot cannot change, so a relay that has no newer one yet costs nothing a second time. Two, since the
+    newest that has arrived and the newest that a budget may read can differ by one.
 
     Args:
         width: K.
@@ -40,7 +49,18 @@ class LaggedReader:
 
     def __init__(self, width: int) -> None:
         self._width = width
-        self._last: tuple[Snapshot, Ranking, str | None] | None = None
+        self._kept: tuple[Digest, ...] = ()
+
+    def prepare(self, snapshot: Snapshot | None) -> Ranking | None:
+        """Digest ``snapshot`` and rank all of it; return that ranking, None where there was nothing to do.
+
+        ``survivals`` then finds it done. Nothing is kept of one that cannot be digested.
+        """
+        if snapshot is None or any(one.snapshot is snapshot for one in self._kept):
+            return None
+        ranking = self._digest(snapshot).ranking
+        _ = ranking.everything
+        return ranking
 
     def survivals(self, snapshot: Snapshot | None, state: StepState) -> Survivals:
         """Return what ``snapshot`` says of the requests of ``state``.
@@ -49,9 +69,8 @@ class LaggedReader:
         """
         if snapshot is None:
             return Survivals(optimistic(state, self._width), None, False, None)
-        if self._last is None or self._last[0] is not snapshot:
-            self._last = (snapshot, *_digested(snapshot.confidences))
-        _, found, odd = self._last
+        kept = self._kept
+        _, found, odd = kept[0] if kept and kept[0].snapshot is snapshot else self._digest(snapshot)
         lag = state.step - snapshot.step
         if same_requests(snapshot.slots, snapshot.generations, state):
             return Survivals(found, lag, True, odd)
@@ -61,13 +80,22 @@ class LaggedReader:
         mixed.scores[known] = found.scores[row[known]]
         return Survivals(mixed, lag, bool(known.all()), odd)
 
+    def _digest(self, snapshot: Snapshot) -> Digest:
+        for one in self._kept:
+            if one.snapshot is snapshot:
+                return one
+        made = _digested(snapshot)
+        self._kept = (made, *self._kept[:1])
+        return made
+
 
 def optimistic(state: StepState, width: int) -> Ranking:
     """Return the survivals of requests that nothing is known of: every draft survives; ``width`` is K."""
     return Ranking(np.full((state.requests, width), SCORE_MAX, dtype=np.int32))
 
 
-def _digested(confidences: np.ndarray) -> tuple[Ranking, str | None]:
+def _digested(snapshot: Snapshot) -> Digest:
+    confidences = snapshot.confidences
     odd = oddity(confidences)
     # What is in range needs no cleaning.
-    return Ranking(scores(confidences) if odd else clean_scores(confidences)), odd
+    return Digest(snapshot, Ranking(scores(confidences) if odd else clean_scores(confidences)), odd)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
@@ -24,6 +23,7 @@ from adaverify_contracts import (
     StepState,
 )
 from adaverify_verification import containment
+from adaverify_verification.arrived import ArrivedConfidences
 from adaverify_verification.assignment import Assigner, Assignment
 from adaverify_verification.captured import CapturedSteps
 from adaverify_verification.cost_model import CostModel
@@ -56,7 +56,7 @@ from adaverify_verification.tiers import Tiers
 _LOG = logging.getLogger(__name__)
 
 
-class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
+class VerificationManager(ArrivedConfidences, CapturedSteps, AgreedSteps, RetriedPrices):
     """Decides each step how many draft tokens to verify and which, and learns from what happened.
 
     ``publish``, ``plan`` and ``assign`` are the decode path: they read no device value, wait for nothing and
@@ -211,7 +211,7 @@ class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
             prospects = survey(state, ranking, self.cost, tiers, budgets=only(state.max_budget))
         entry.probe = choice.probe
         entry.foreseen &= choice.kind is not PlanState.WARMING
-        return write_plan(state, prospects, choice.index, kind=choice.kind, reason=choice.reason, lag=lag)
+        return write_plan(state, prospects, choice.candidate, kind=choice.kind, reason=choice.reason, lag=lag)
 
     def _choose(
         self, state: StepState, prospects: Prospects, tiers: Tiers, *, guarded: bool, plain: bool
@@ -228,13 +228,13 @@ class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
         if not guarded:
             # The tier was chosen at the frontier; its padding is filled by rank (maths section 5.2).
             executed = prospects.executed
-            index = int(np.flatnonzero(executed == executed[choice.index])[-1])
+            index = int(np.flatnonzero(executed == executed[choice.candidate])[-1])
             everything = index == len(prospects.budgets) - 1
-            return replace(choice, index=index, kind=PlanState.FULL if everything else choice.kind)
+            return choice._replace(candidate=index, kind=PlanState.FULL if everything else choice.kind)
         if plain:
             return choice
         why = self._law.verdict.reason
-        return replace(choice, reason=f"sampled requests are verified whole: {why}; others: {choice.reason}")
+        return choice._replace(reason=f"sampled requests are verified whole: {why}; others: {choice.reason}")
 
     def _pin(self, state: StepState) -> np.ndarray | None:
         """Return bool [R], the requests that must be verified whole, and let them rank first."""
@@ -280,15 +280,6 @@ class VerificationManager(CapturedSteps, AgreedSteps, RetriedPrices):
         tiers, bare = self._tiers_for(state), self._runs_bare(state)
         prospects = survey(state, nothing, self.cost, tiers, budgets=only(0), bare=bare)
         return write_plan(state, prospects, 0, kind=PlanState.IDLE, reason=reason, lag=None)
-
-    def _survivals(self, state: StepState, entry: Entry) -> tuple[Ranking, int | None]:
-        """Return the survivals that the budget may read, and their lag."""
-        snapshot = self._relay.latest(at_most=self._law.newest(state))
-        found = self._reader.survivals(snapshot, state)
-        if found.odd is not None:
-            self._note(entry, found.odd)
-        entry.foreseen = found.foreseen
-        return self._forecast.of(found, state), found.lag
 
     def assign(
         self, plan: Plan, scheduled: torch.Tensor, kv_lens: torch.Tensor, padded_tokens: int

@@ -17,6 +17,9 @@ SCORE_MAX = (1 << SCORE_BITS) - 1
 # Arrays without a dimension: NumPy makes one of a number in every call, which takes a third of it.
 _SCALE, _HALF = np.array(SCORE_MAX, dtype=np.float32), np.array(0.5, dtype=np.float32)
 
+# So many requests are multiplied position by position.
+MANY = 128
+
 Array = TypeVar("Array", np.ndarray, torch.Tensor)
 
 
@@ -78,13 +81,25 @@ def quantise(survivals: Array) -> Array:
 
 
 def clean_scores(confidences: np.ndarray) -> np.ndarray:
-    """Return ``scores`` of confidences float32 [R, K] that all lie in 0 .. 1, as uint16."""
+    """Return ``scores`` of confidences float32 [R, K] that all lie in 0 .. 1, uint16 in any memory order."""
     if not confidences.size:
         return np.zeros(confidences.shape, dtype=np.uint16)
-    scaled: np.ndarray = np.multiply.accumulate(confidences, 1)
-    scaled *= _SCALE
-    scaled += _HALF
-    return scaled.astype(np.uint16)
+    if len(confidences) < MANY:
+        return _rounded(np.multiply.accumulate(confidences, 1))
+    # NumPy accumulates one request after the other; of many, one position after the other takes less time.
+    by_position = confidences.T.copy()
+    before = by_position[0]
+    for position in by_position[1:]:
+        np.multiply(before, position, position)
+        before = position
+    return _rounded(by_position).T
+
+
+def _rounded(survivals: np.ndarray) -> np.ndarray:
+    """Return what ``quantise`` returns, as uint16; ``survivals`` are overwritten."""
+    survivals *= _SCALE
+    survivals += _HALF
+    return survivals.astype(np.uint16)
 
 
 def scores(confidences: Array) -> Array:

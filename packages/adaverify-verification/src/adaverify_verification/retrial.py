@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -51,7 +50,7 @@ class RetriedPrices:
         lower, upper = prospects.executed.tolist()
         if lower < upper and self._untried(state, lower) and self._decider.tries(part, whole):
             return prospects, Choice(0, PlanState.TRIMMING, f"{UNTRIED}; {unpriced.reason}")
-        return prospects, replace(unpriced, index=1)
+        return prospects, unpriced._replace(candidate=1)
 
     def draft_next(self, requests: int, kv_tokens: int) -> tuple[bool, str]:
         """Return whether the next step should draft at all, and why; for engines that can skip drafting.

@@ -339,6 +339,46 @@ def test_ring_against_a_list_model(depth, actions):
             assert (found.confidences == found.step).all()
 
 
+class Device:
+    """Runs what a relay was sent in order: a step's values are there first, then the step has ended."""
+
+    def __init__(self, depth: int) -> None:
+        self.relay, self.queue = make(depth)
+        self.running: list[int] = []
+
+    def send(self, step: int) -> None:
+        index = send(self.relay, step)
+        if index is not None:
+            self.running.append(index)
+
+    def go_on(self, action: str) -> None:
+        if self.running and action == "write":
+            self.queue.write(self.running[0], 4)
+        elif self.running and action == "end":
+            self.queue.fire(self.running.pop(0))
+
+
+@hypothesis.given(
+    st.integers(2, 5), st.lists(st.sampled_from(["step", "write", "end", "ask"]), min_size=1, max_size=60)
+)
+@hypothesis.settings(max_examples=200, deadline=None)
+def test_whoever_asks_more_often_reads_nothing_older(depth, actions):
+    """A host that asks between two plans too: its plans read the same confidences, or newer ones."""
+    often, seldom, step = Device(depth), Device(depth), 0
+    for action in actions:
+        for device in (often, seldom):
+            device.go_on(action)
+        if action == "ask":
+            often.relay.latest()
+        elif action == "step":
+            found, plain = (device.relay.latest(at_most=step - 1) for device in (often, seldom))
+            assert plain is None or found.step >= plain.step
+            for device in (often, seldom):
+                device.send(step)
+            step += 1
+    assert often.relay.dropped <= seldom.relay.dropped
+
+
 def test_without_an_accelerator_it_says_so():
     """On a machine without one the relay names the device and the remedy."""
     if torch.cuda.is_available():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -37,6 +38,8 @@ K = 7
 # Steps whose confidences lie in the relay, each to be read in its turn.
 DEPTH = 4
 AGAIN = "nothing new"
+PREPARED = "prepared"
+PREPARE = "prepare"
 CONTEXT = 128
 REQUESTS = (1, 16, 64, 256)
 # Rates are compared: two budgets whose rates tie are both right.
@@ -51,16 +54,19 @@ def run(options: BenchmarkOptions) -> BenchmarkResult:
         options.progress(done, 2 * len(cases), f"checking plans for {requests} requests")
         works.append(make_case(options, requests, tiered))
     rows: list[tuple[BenchmarkCell, ...]] = []
-    for done, ((requests, tiered), variants) in enumerate(zip(cases, works, strict=True)):
+    for done, ((requests, tiered), case) in enumerate(zip(cases, works, strict=True)):
         options.progress(len(cases) + done, 2 * len(cases), f"planning for {requests} requests")
         # A plan launches nothing, so there is nothing on the device to time or to capture.
-        times = options.timer.time(variants, captured=False)
+        times = options.timer.time(case.variants, captured=False, before=case.before)
         sizes = "each 8 tokens" if tiered else "none"
         rows += time_rows((requests, sizes), times, "host")
     return BenchmarkResult(
         columns=(BenchmarkColumn("requests"), BenchmarkColumn("tiers"), *time_columns("host")),
         rows=tuple(rows),
-        checks=(f"{DEPTH * len(cases)} planned budgets have the best rate of an exhaustive search",),
+        checks=(
+            f"{DEPTH * len(cases)} planned budgets have the best rate of an exhaustive search",
+            f"{DEPTH * len(cases)} plans are the same where their confidences were digested before",
+        ),
         data=f"K {K}, {DEPTH} draws of confidences in 0..1, price rising linearly with tokens, no margin",
         cache="warm: the same few steps again and again",
         notes=(
@@ -69,6 +75,11 @@ def run(options: BenchmarkOptions) -> BenchmarkResult:
                 "the search knows no tiers"
             ),
             f"ours reads other confidences than the plan before it, {AGAIN!r} the same ones once more",
+            (
+                f"{PREPARED!r}: other confidences, digested before the plan and not timed, as by "
+                f"a host that has to wait; {PREPARE!r}: digesting alone, with the copy out of the relay; a "
+                "publication runs before each, so that caches are colder than for ours"
+            ),
         ),
     )
 
@@ -86,35 +97,102 @@ def search_budget(confidences: np.ndarray) -> int:
     return int(np.argmax(tokens / price(requests + np.arange(len(tokens)))))
 
 
-def make_case(options: BenchmarkOptions, requests: int, tiered: bool) -> dict[str, Callable[[], object]]:
-    """Return checked plans and the search, by variant.
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is timed of one batch size, by variant, and what is done before a call and not timed."""
+
+    variants: dict[str, Callable[[], object]]
+    before: dict[str, Callable[[], object]]
+
+
+def make_case(options: BenchmarkOptions, requests: int, tiered: bool) -> Case:
+    """Return checked plans and the search.
 
     Raises:
-        WrongValueError: a planned budget's rate is not the best there is.
+        WrongValueError: a planned budget's rate is not the best there is, or preparing changed one.
     """
-    manager = make_manager(options.device, requests, tiered)
-    generator = np.random.default_rng(0)
-    drawn = [generator.random((requests, K)).astype(np.float32) for _ in range(DEPTH)]
-    slots, generations = np.arange(requests), np.zeros(requests, dtype=np.int64)
-    scheduled = np.full(requests, K)
-    for step, confidences in enumerate(drawn):
-        scores = torch.logit(torch.from_numpy(confidences), eps=1e-6).to(options.device)
-        manager.publish(step, slots, generations, scores)
-    options.timer.synchronize()
+    stream, others = (Stream(options, requests, tiered) for _ in range(2))
+    for _ in range(DEPTH):
+        stream.publish()
+    for step, confidences in enumerate(stream.drawn):
+        found = stream.plan(step)
+        require_best(found.budget, confidences, tiered)
+        others.publish()
+        require_prepared(others, found)
+    steps, searched = itertools.cycle(range(DEPTH)), itertools.cycle(stream.drawn)
+    return Case(
+        {
+            OURS: lambda: stream.plan(next(steps)),
+            PREPARED: others.plan,
+            PREPARE: others.manager.prepare,
+            AGAIN: lambda: stream.plan(DEPTH - 1),
+            "numpy argmax": lambda: search_budget(next(searched)),
+        },
+        {PREPARED: others.publish_and_prepare, PREPARE: others.publish},
+    )
 
-    def plan(step: int) -> Plan:
+
+class Stream:
+    """A manager whose batch of one size publishes drawn confidences, again and again.
+
+    Args:
+        options: of the run.
+        requests: decode requests.
+        tiered: plan for a tier each 8 tokens.
+    """
+
+    def __init__(self, options: BenchmarkOptions, requests: int, tiered: bool) -> None:
+        self.manager = make_manager(options.device, requests, tiered)
+        generator = np.random.default_rng(0)
+        self.drawn = [generator.random((requests, K)).astype(np.float32) for _ in range(DEPTH)]
+        drawn = (torch.logit(torch.from_numpy(one), eps=1e-6) for one in self.drawn)
+        self._scores = itertools.cycle([scores.to(options.device) for scores in drawn])
+        self._slots, self._generations = np.arange(requests), np.zeros(requests, dtype=np.int64)
+        self._scheduled, self._synchronize = np.full(requests, K), options.timer.synchronize
+        self._step = -1
+
+    def publish(self) -> None:
+        """Publish the next step's confidences and let them arrive."""
+        self._step += 1
+        self.manager.publish(self._step, self._slots, self._generations, next(self._scores))
+        self._synchronize()
+
+    def publish_and_prepare(self) -> None:
+        """Publish the next step's confidences and digest them."""
+        self.publish()
+        self.manager.prepare()
+
+    def plan(self, step: int | None = None) -> Plan:
+        """Plan a step, the one that was published last when None."""
+        requests = len(self._slots)
         # Drafts are a function of the prefix here, so that a step may read its own confidences.
-        state = StepState(step, slots, generations, scheduled, requests, kv_tokens=CONTEXT * requests)
-        return manager.plan(state)
+        return self.manager.plan(
+            StepState(
+                self._step if step is None else step,
+                self._slots,
+                self._generations,
+                self._scheduled,
+                requests,
+                kv_tokens=CONTEXT * requests,
+            )
+        )
 
-    for step, confidences in enumerate(drawn):
-        require_best(plan(step).budget, confidences, tiered)
-    steps, searched = itertools.cycle(range(DEPTH)), itertools.cycle(drawn)
-    return {
-        OURS: lambda: plan(next(steps)),
-        AGAIN: lambda: plan(DEPTH - 1),
-        "numpy argmax": lambda: search_budget(next(searched)),
-    }
+
+def require_prepared(stream: Stream, expected: Plan) -> None:
+    """Require that digesting first changes no plan, and leaves nothing to digest.
+
+    Raises:
+        WrongValueError: it does.
+    """
+    new = stream.manager.prepare()
+    found = stream.plan()
+    if not new or found != expected or stream.manager.prepare():
+        raise WrongValueError(
+            f"a plan for {expected.requests} requests is another one after prepare, or prepare does not last",
+            arrived=found,
+            allowed=str(expected),
+            remedy="report it with this command; no time was taken",
+        )
 
 
 def make_manager(device: str, requests: int, tiered: bool) -> VerificationManager:

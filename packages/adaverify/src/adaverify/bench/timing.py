@@ -33,6 +33,10 @@ def sample(values: list[float]) -> Sample:
     return Sample(middle, low, high)
 
 
+def _nothing() -> None:
+    """Do nothing before a call."""
+
+
 class DeviceTimer:
     """Times variants on one device; see ``adaverify_contracts.Timer``.
 
@@ -51,11 +55,19 @@ class DeviceTimer:
     def _has_queue(self) -> bool:
         return self._device.type == "cuda"
 
-    def time(self, variants: Mapping[str, Work], *, captured: bool = True) -> Mapping[str, Times]:
+    def time(
+        self,
+        variants: Mapping[str, Work],
+        *,
+        captured: bool = True,
+        before: Mapping[str, Work] | None = None,
+    ) -> Mapping[str, Times]:
         """Return host and device times of each variant, launched and, where there are graphs, captured."""
         replays: dict[str, Work] = {}
+        first = {name: (before or {}).get(name, _nothing) for name in variants}
         for name, work in variants.items():
             for _ in range(WARM_UP):
+                first[name]()
                 work()
             if captured and self._has_queue:
                 replays[name] = self.captured(work)
@@ -64,9 +76,9 @@ class DeviceTimer:
         for names in self._turns(variants):
             for name in names:
                 kept = found[name]
-                self._round(kept, "host", "gpu", variants[name])
+                self._round(kept, "host", "gpu", variants[name], first[name])
                 if name in replays:
-                    self._round(kept, "graph_host", "graph_gpu", replays[name])
+                    self._round(kept, "graph_host", "graph_gpu", replays[name], first[name])
         return {
             name: Times(**{part: sample(values) for part, values in kept.items()})
             for name, kept in found.items()
@@ -120,9 +132,10 @@ class DeviceTimer:
         shifts = (turn % len(names) for turn in range(self._rounds))
         return [names[shift:] + names[:shift] for shift in shifts]
 
-    def _round(self, kept: dict[str, list[float]], host: str, gpu: str, work: Work) -> None:
+    def _round(self, kept: dict[str, list[float]], host: str, gpu: str, work: Work, first: Work) -> None:
         hosts = kept.setdefault(host, [])
         for _ in range(self._calls):
+            first()
             self.synchronize()
             begin = perf_counter()
             work()
@@ -130,9 +143,10 @@ class DeviceTimer:
         if self._has_queue:
             # The host must have enqueued the call before the device reaches it, however slow the host is.
             wait = max(LEAST_QUEUE_US, 4.0 * statistics.median(hosts))
-            kept.setdefault(gpu, []).extend(self._device_us(work, wait) for _ in range(self._calls))
+            kept.setdefault(gpu, []).extend(self._device_us(work, wait, first) for _ in range(self._calls))
 
-    def _device_us(self, work: Work, queue_us: float) -> float:
+    def _device_us(self, work: Work, queue_us: float, first: Work) -> float:
+        first()
         with torch.cuda.device(self._device):
             begin = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
