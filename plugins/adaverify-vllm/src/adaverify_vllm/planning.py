@@ -211,7 +211,7 @@ class BudgetPlanner:
         except PluginFault as fault:
             reason = f"{fault}: everything is verified"
             return len(budgets) - 1, PlanState.FULL, reason, None, [fault.name]
-        return choice.index, choice.kind, choice.reason, choice.probe, [odd] if odd else []
+        return choice.candidate, choice.kind, choice.reason, choice.probe, [odd] if odd else []
 
     def _untried(self, executed: int) -> bool:
         return self.cost.untried(executed, 1, 0.0)
