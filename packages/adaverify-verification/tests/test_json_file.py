@@ -56,3 +56,17 @@ def test_an_interrupted_write_leaves_the_old_file_and_nothing_else(tmp_path, mon
     with pytest.raises(KeyboardInterrupt):
         write_whole(path, "new")
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [("calibration.json", "old")]
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_link_stays_a_link_and_its_file_is_written(tmp_path, there):
+    """Also where the file that it points to is yet to be made."""
+    (tmp_path / "elsewhere").mkdir()
+    target, link = tmp_path / "elsewhere" / "table.json", tmp_path / "table.json"
+    if there:
+        target.write_text("old")
+    link.symlink_to(target)
+    write_whole(link, "new")
+    assert link.is_symlink() and target.read_text() == "new"
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["elsewhere", "table.json"]
+    assert [entry.name for entry in target.parent.iterdir()] == ["table.json"]

@@ -279,3 +279,12 @@ def test_step_says_when_the_tiny_model_stands_in(tiny, few_calls, invoke):
     assert any("tiny test model stood in" in note for note in one["notes"])
     assert one["facts"]["model"] == "tiny"
     assert invoke("bench", "step", *TOY, "--model", session.MODEL).exit_code == 3
+
+
+def test_a_setting_that_nobody_reads_is_said(invoke, monkeypatch):
+    """Not beside the result: what a script reads stays what it was."""
+    monkeypatch.setenv("ADAVERIFY_SPARSE_MOE_LAYRES", "2")
+    result = invoke("bench")
+    assert result.exit_code == 0
+    assert "ADAVERIFY_SPARSE_MOE_LAYRES is set and no setting reads it" in result.stderr
+    assert "LAYRES" not in result.stdout

@@ -35,9 +35,12 @@ def read_json(path: Path) -> object:
 def write_whole(path: Path, text: str) -> None:
     """Write a text file; whoever reads, interrupts or writes it too meets the old file or a new one.
 
+    A link stays one: what it points to is written.
+
     Raises:
         OSError: the file cannot be written. What lay there stays.
     """
+    path = Path(os.path.realpath(path))
     # Not mkstemp: its mode 600 would hide the file from whoever else shares the folder. Not one fixed name:
     # two processes would write into each other's part.
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")

@@ -19,6 +19,7 @@ from adaverify.console import (
     REFUSED,
     emit_json,
     json_text,
+    note,
     out,
     print_error,
     progress,
@@ -137,7 +138,10 @@ def bench(
     settings, plugins = discover()
     where = usable_device(settings.device.name if device is None else device)
     with blaming_plugins(plugins):
-        capability = startup_report(settings, where, plugins=plugins).capability
+        report = startup_report(settings, where, plugins=plugins)
+    capability = report.capability
+    for line in report.warnings:
+        note(line)
     if name is None:
         _list(plugins, capability)
         return
