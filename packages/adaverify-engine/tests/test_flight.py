@@ -107,7 +107,6 @@ def test_steps_that_are_read_late_are_not_timed_and_the_next_one_is(ring):
     flight = Flight(Counting(ring), ring)
     flight.launch(state_of(0), SimpleNamespace(predicted_seconds=0.5), None, 0.0)
     flight.launch(state_of(1), SimpleNamespace(predicted_seconds=None), None, 0.0)
-    assert flight.foreseen_seconds == 0.5
     flight.leave()
     flight.launch(state_of(2), SimpleNamespace(predicted_seconds=0.25), None, 0.0)
     late = [flight.land(), flight.land()]
@@ -118,7 +117,22 @@ def test_steps_that_are_read_late_are_not_timed_and_the_next_one_is(ring):
     assert 0 < landed.seconds <= landed.at - late[1].at
     assert landed.seconds == pytest.approx(landed.at - resumed, abs=1e-3)
     assert landed.host_seconds == landed.seconds - landed.waited
-    assert flight.foreseen_seconds == 0
+
+
+def test_what_is_left_of_the_steps_under_way_is_foreseen_by_their_plans(ring):
+    """The oldest has run since it was launched, or since the one before it was read."""
+    flight = Flight(Counting(ring), ring)
+    assert flight.seconds_left() == 0
+    for step, foreseen in enumerate((50.0, None)):
+        flight.launch(state_of(step), SimpleNamespace(predicted_seconds=foreseen), None, perf_counter() - 20)
+    assert flight.seconds_left() == pytest.approx(30.0, abs=1.0)
+    flight.land()
+    assert flight.seconds_left() == 0, "what has no price counts nothing"
+    flight.launch(state_of(2), SimpleNamespace(predicted_seconds=40.0), None, perf_counter() - 20)
+    assert flight.seconds_left() == pytest.approx(40.0, abs=1.0), "it waits for the step before it"
+    flight.land(), flight.land()
+    flight.launch(state_of(3), SimpleNamespace(predicted_seconds=10.0), None, perf_counter() - 20)
+    assert flight.seconds_left() == pytest.approx(10.0, abs=1.0), "since the last one was read"
 
 
 def test_a_read_that_waits_prepares_the_next_plan_first():

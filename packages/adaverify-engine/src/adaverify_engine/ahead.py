@@ -110,7 +110,7 @@ class Ahead:
     def _read_prompts(self, prompts: tuple[PrefillChunk, ...], clock: PhaseClock) -> None:
         """Begin to read ``prompts`` behind the replays under way."""
         flight = self.pipeline.flight
-        self._before, self._beside = len(flight), flight.foreseen_seconds
+        self._before, self._beside = len(flight), flight.seconds_left()
         nobody = self._scheduler.batch(np.zeros(0, dtype=np.int64))
         self._reading = self._eager.begin(Work(nobody, prompts), clock)
         flight.leave()

@@ -73,10 +73,13 @@ class Flight(Generic[Rows]):
         """The steps themselves, the oldest first."""
         return (one[0] for one in self._flying)
 
-    @property
-    def foreseen_seconds(self) -> float:
-        """What the steps under way take together by their plans; those without a price count nothing."""
-        return sum(one[1].predicted_seconds or 0.0 for one in self._flying)
+    def seconds_left(self) -> float:
+        """Return what the steps under way still take by their plans; those without a price count nothing."""
+        foreseen = sum(one[1].predicted_seconds or 0.0 for one in self._flying)
+        if not foreseen:
+            return 0.0
+        # The oldest runs since the one before it was read, or since it was launched.
+        return max(0.0, foreseen - (perf_counter() - max(self._flying[0][4], self._last)))
 
     def leave(self) -> None:
         """Take no times of the steps under way: the host does something else before it reads them."""
