@@ -66,6 +66,13 @@ def require_folder(path: Path, option: str) -> None:
     Raises:
         AdaverifyError: it is no folder, or the system refuses to make it or a file in it.
     """
+    if path.exists() and not path.is_dir():
+        raise AdaverifyError(
+            f"the folder of {option} cannot be written to: what is there is no folder",
+            arrived=str(path),
+            allowed="a folder, or a path where one can be made",
+            remedy="choose another path",
+        )
     try:
         path.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=path):

@@ -30,11 +30,14 @@ def arm():
     times = {"step_us": 9.0, "step_us_low": 8.0, "step_us_high": 10.0}
     rates = {"tokens_per_s": 3.0, "tokens_per_s_low": 2.0, "tokens_per_s_high": 4.0}
     counts = {"verified_a_step": 0.0, "waste": 0.0, "host_us": 1.0, "accepted_length": 1.0}
-    return {**times, **rates, **counts, "token_latency_us": 1.0, "tokens_per_s_rounds": [2.0, 3.0]}
+    return {**times, **rates, **counts, "token_latency_us": 1.0, "tokens_per_s_rounds": [2.0, 3.0, 4.0]}
 
 
 def arms():
-    return {"rounds": 5, "arms": {"none": arm(), "fixed-7": arm(), "adaptive": arm()}}
+    spread = {"low": 0.9, "median": 1.0, "high": 1.1, "total": 1.0, "total_low": 0.9, "total_high": 1.1}
+    ratios = {"adaptive/fixed-7": spread, "adaptive/best": dict(spread), "best": {"drafts": 7.0}}
+    arms = {"none": arm(), "fixed-7": arm(), "adaptive": arm()}
+    return {"rounds": 5, "arms": arms, "ratios": ratios}
 
 
 def capture():
@@ -86,6 +89,15 @@ def test_what_was_measured_is_right():
         ("arms/2/arms/none/tokens_per_s_rounds/1", 0),
         ("arms/2/arms/none/waste", float("inf")),
         ("arms/2/arms/none/waste", None),
+        ("arms/2/arms/none/waste", -3.0),
+        ("arms/2/arms/adaptive/tokens_per_s", 3.5),
+        ("arms/2/arms/adaptive/tokens_per_s_low", 3.5),
+        ("arms/2/arms/adaptive/step_us_high", 8.5),
+        ("arms/2/ratios/adaptive_fixed-7/median", 1.05),
+        ("arms/2/ratios/adaptive_best/median", 9.9),
+        ("arms/2/ratios/adaptive_best/total_low", 2.0),
+        ("arms/2/ratios/adaptive_best/low", None),
+        ("arms/2/ratios", []),
         ("arms/2/rounds", "five"),
         ("arms/2/measured", {"threads": 1}),
         ("arms/2/counters", {"steps": [1, float("inf")]}),
@@ -105,7 +117,7 @@ def test_what_was_measured_is_right():
 )
 def test_an_edited_figure_is_named_by_its_place(tmp_path, place, new):
     """Several of these ended in a traceback, others were drawn."""
-    parts = place.split("/")
+    parts = [part.replace("adaptive_", "adaptive/") for part in place.split("/")]
     stages = changed(whole(), parts, new)
     said = fault_in(stages)
     assert said is not None

@@ -77,7 +77,10 @@ def bench(
     requests: Annotated[
         list[int] | None,
         typer.Option(
-            min=1, max=65536, help="Measure this batch size; may be repeated. The benchmark's when omitted."
+            min=1,
+            max=65536,
+            help="Measure this batch size; may be repeated. The benchmark's when omitted. Of endtoend, "
+            "paired and capture follow it where --stage names them.",
         ),
     ] = None,
     steps: Annotated[

@@ -72,6 +72,8 @@ def measure_arms(deck: Deck, graphs: BodyGraphs, measured: dict[str, Any], tell:
             rounds[name].append(run_round(arms[name], starts, tokens=tokens))
         tell(f"round {number + 1} of {ground.options.repeat}")
     compared = ratios(rounds, deck.limits.draft_tokens)
+    if ground.options.repeat == 1:
+        tell("one round has no spread: what stands in brackets below says nothing of how sure a ratio is")
     for pair, one in compared.items():
         if "median" in one:
             rounds_say = f"{one['median']:.4f} ({one['low']:.4f} to {one['high']:.4f})"

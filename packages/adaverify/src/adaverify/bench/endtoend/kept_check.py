@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from statistics import median
 from typing import Any
 
 from adaverify.bench.endtoend.paired import STRATEGIES
@@ -14,6 +16,9 @@ _RATES = ("tokens_per_s", "tokens_per_s_low", "tokens_per_s_high", "token_latenc
 # Figures that may be zero: nothing verified, nothing wasted.
 _PLAIN = ("verified_a_step", "waste", "host_us")
 _LARGEST = 1 << 63
+_SPREAD = ("tokens_per_s_low", "tokens_per_s", "tokens_per_s_high")
+# Figures that were computed from each other on one machine, and read back.
+_ROUNDING = 1e-9
 
 
 class _WrongError(Exception):
@@ -78,9 +83,33 @@ def _arms(_: int, one: Mapping[str, Any], place: str) -> None:
         rounds = _list(arm.get("tokens_per_s_rounds"), f"{here}, tokens_per_s_rounds")
         for number, rate in enumerate(rounds):
             _positive({"rate": rate}, ("rate",), f"{here}, tokens_per_s_rounds, {number}")
+        _same(arm["tokens_per_s"], median(rounds), f"{here}, tokens_per_s: not the median of its rounds")
+        for low, middle, high in (_SPREAD, (_TIMES[1], _TIMES[0], _TIMES[2])):
+            _ordered(arm, (low, middle, high), here)
+        if not 0 <= arm["waste"] <= 1:
+            raise _WrongError(f"{here}, waste: {arm['waste']} is no share")
         lengths.add(len(rounds))
     if len(lengths) > 1:
         raise _WrongError(f"{place}, arms: arms of different numbers of rounds")
+    _ratios(one.get("ratios", {}), arms, f"{place}, ratios")
+
+
+def _ratios(ratios: object, arms: Mapping[str, Any], place: str) -> None:
+    """Require that each ratio lies in its spread, and that one of two arms is that of their rounds."""
+    for pair, found in _mapping(ratios, place, empty=True).items():
+        here = f"{place}, {pair}"
+        if "median" not in _mapping(found, here):
+            continue
+        _positive(found, ("median", "low", "high"), here)
+        _ordered(found, ("low", "median", "high"), here)
+        if "total" in found:
+            _positive(found, ("total", "total_low", "total_high"), here)
+            _ordered(found, ("total_low", "total_high"), here)
+        above, _, below = pair.partition("/")
+        if above in arms and below in arms:
+            rates = zip(*(arms[name]["tokens_per_s_rounds"] for name in (above, below)), strict=True)
+            own = median([rate / other for rate, other in rates])
+            _same(found["median"], own, f"{here}, median: not that of the rounds")
 
 
 def _shares(_: int, one: Mapping[str, Any], place: str) -> None:
@@ -184,6 +213,17 @@ def _positive(value: Mapping[str, Any], names: Sequence[str], place: str) -> Non
     for name in names:
         if value[name] <= 0:
             raise _WrongError(f"{place}, {name}: {value[name]} is not positive")
+
+
+def _ordered(value: Mapping[str, Any], names: Sequence[str], place: str) -> None:
+    found = [value[name] for name in names]
+    if any(one > other * (1 + _ROUNDING) for one, other in pairwise(found)):
+        raise _WrongError(f"{place}: {', '.join(names)} do not rise")
+
+
+def _same(value: float, wanted: float, words: str) -> None:
+    if not math.isclose(value, wanted, rel_tol=_ROUNDING):
+        raise _WrongError(f"{words}, {value} instead of {wanted}")
 
 
 def _count(value: Mapping[str, Any], name: str, place: str) -> int:

@@ -32,6 +32,7 @@ _NOTES = {
         ),
         "both oracles know the outcome: oracle-budget ranks by raw confidence, oracle wastes nothing",
     ),
+    "capture": ("capture: time of a whole ladder under step us, in its unit; ratio: adaptive over fixed",),
     "shares": (
         "shares, ratio: step time of that form of the published arrangement over ours, same budget",
         "shares, beside_model_us: from the end of a step's model to the begin of the next, by the device",
