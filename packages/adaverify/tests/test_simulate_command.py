@@ -233,3 +233,18 @@ def test_the_summary_says_which_step_times_were_used_and_from_where(simulate, pr
     assert many["full"] == pytest.approx(1e-3 + 2e-4 * 256)
     oracle = report["results"][0]["arms"]["oracle"]
     assert oracle["step_seconds"] == pytest.approx(one["full"])
+
+
+def test_a_cpus_table_is_simulated_over_its_whole_rows(invoke, install, tmp_path):
+    """Rows that are padded by another rule than here are refused, since nobody knows what was computed."""
+    install()
+    path = tmp_path / "table.json"
+    table_of(path, device="a CPU", rows=(8, 16), draft_tokens=7)
+    quick = (*CHEAPEST[2:], "--concurrency", 3, "--json")
+    result = invoke("simulate", "--table", path, *quick)
+    assert json.loads(result.stdout)["table"]["tiers"] == [1, 2, 4, 8, 16, 24]
+    table_of(path, device="a CPU", rows=(4, 32), draft_tokens=7)
+    refused = invoke("simulate", "--table", path, *quick)
+    assert refused.exit_code == 3
+    assert "4,32" in refused.stderr and "8,16" in refused.stderr
+    assert invoke("simulate", "--table", path, *quick, "--tiers", "8,16").exit_code == 0

@@ -16,7 +16,7 @@ from adaverify.session import discover, discover_here
 from adaverify.step_times import span, step_times, table_in_words
 from adaverify.usage import LARGEST_SEED, path
 from adaverify_contracts import CostTableError, Limits, RecordsError
-from adaverify_engine.row_tiers import row_tiers
+from adaverify_engine.row_tiers import FEW, ROWS, row_tiers
 from adaverify_replay import BUNDLED, REGIMES, SOURCES, AcceptanceRecords, RecordsHeader
 from adaverify_replay.records import MOST_DRAFTS
 from adaverify_replay.simulate import ArmResult, Planning, Scene, arm_names
@@ -240,7 +240,15 @@ def _ladder(prices: CostTable, name: str) -> tuple[int, ...]:
 
 def _tiers(prices: CostTable, requests: int, draft_tokens: int) -> tuple[int, ...]:
     """Return what steps are padded to where the table was measured: captured sizes, a CPU's whole rows."""
-    if "rows" in dict(prices.fingerprint.pairs):
+    rows, here = dict(prices.fingerprint.pairs).get("rows", ""), f"{FEW},{ROWS}"
+    if rows and rows != here:
+        raise CostTableError(
+            "the table was measured where rows are padded otherwise",
+            arrived=rows,
+            allowed=here,
+            remedy="pass --tiers with the token counts that steps were padded to, or measure it again",
+        )
+    if rows:
         return row_tiers(requests, draft_tokens)
     return _ladder(prices, "ladder")
 
