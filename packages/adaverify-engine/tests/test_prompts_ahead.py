@@ -26,6 +26,17 @@ def require_oracle(tiny, done, ids, prompts, most=TOKENS):
         assert all(same) or done[request].gaps[same.index(False)] < 1e-4
 
 
+def step_through(engine, error):
+    """Step until nothing is left; return how many steps raised ``error``."""
+    raised = 0
+    while not engine.idle:
+        try:
+            engine.step()
+        except error:
+            raised += 1
+    return raised
+
+
 def log_of(monkeypatch):
     """Return a list into which launches, begun prompts and reads are written, in order."""
     log = []
@@ -104,13 +115,7 @@ def test_an_interrupt_while_prompts_are_waited_for_loses_nothing(make_engine, ti
     monkeypatch.setattr(Arriving, "decided", interrupted)
     engine, prompts = make_engine("adaptive", replayed=True, max_requests=3), tiny.prompts(6)
     ids = start(engine, prompts)
-    interrupts = 0
-    while not engine.idle:
-        try:
-            engine.step()
-        except KeyboardInterrupt:
-            interrupts += 1
-    assert interrupts == 3
+    assert step_through(engine, KeyboardInterrupt) == 3
     require_oracle(tiny, engine.take(), ids, prompts)
 
 
@@ -129,13 +134,7 @@ def test_prompts_that_could_not_be_begun_are_begun_again(make_engine, tiny, monk
     monkeypatch.setattr(EagerSteps, "begin", failing)
     engine, prompts = make_engine("adaptive", replayed=True, max_requests=3), tiny.prompts(6)
     ids = start(engine, prompts)
-    failures = 0
-    while not engine.idle:
-        try:
-            engine.step()
-        except error:
-            failures += 1
-    assert failures == 3
+    assert step_through(engine, error) == 3
     require_oracle(tiny, engine.take(), ids, prompts)
     assert "outcome-of-another-step" not in engine.verifier.counters
     assert engine.free_pages == engine.options.pool_pages - 1
