@@ -94,7 +94,7 @@ def write_text(path: Path, text: str, option: str) -> None:
         AdaverifyError: it cannot be written any more, for instance because the disk is full.
     """
     try:
-        write_whole(path.resolve(), text)
+        write_whole(path, text)
     except OSError as error:
         problem = f"the file of {option} cannot be written: {error.strerror}; what lay there is as it was"
         remedy = "make room on its disk, or choose a file on another one"
