@@ -86,10 +86,11 @@ class RetriedPrices:
         return None if state.other_tokens else self.cost.bare_seconds(state.requests, context_of(state))
 
     def set_tiers(self, tiers: Sequence[int], bare: Sequence[int] = ()) -> None:
-        """Plan for these captured token counts from now on, for instance without one that failed to capture.
+        """Plan for these token counts from now on, for instance without one that failed to capture.
 
         Args:
-            tiers: of steps that draft, rising; none in eager mode.
+            tiers: of steps that draft, rising: captured sizes, or those from which a device computes more
+                rows; none where every count executes as itself.
             bare: of captured steps that draft nothing, one token a request, rising; none without such steps.
 
         Raises:

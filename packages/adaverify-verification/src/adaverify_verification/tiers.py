@@ -17,7 +17,7 @@ class Tiers:
     """Token counts that batches are padded to.
 
     Args:
-        counts: strictly rising positive counts; none in eager mode.
+        counts: strictly rising positive counts; none where every count executes as itself.
     """
 
     def __init__(self, counts: Sequence[int] = ()) -> None:
