@@ -139,10 +139,10 @@ def test_features_are_the_residual_stream_between_layers(tiny_path, dense_attend
     hidden, features = model.forward_tapped(tokens, positions, dense_attend(), (1, 2))
     assert torch.equal(hidden, model.forward(tokens, positions, dense_attend()))
     first, last = features.chunk(2, dim=1)
-    assert torch.equal(model._norm(last, model._weights.last_norm), hidden)
+    assert torch.equal(model._ops.norm(last, model._weights.last_norm), hidden)
     short = LlamaModel(
         model._config, replace(model._weights, layers=model._weights.layers[:1]), model.geometry
     )
     ended, tapped = short.forward_tapped(tokens, positions, dense_attend(), (1,))
     assert torch.equal(tapped, first)
-    assert torch.equal(short._norm(first, model._weights.last_norm), ended)
+    assert torch.equal(short._ops.norm(first, model._weights.last_norm), ended)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from importlib.util import find_spec
 
 import torch
 
 from adaverify_contracts import EngineError, ModelGeometry
+from adaverify_engine.ops.store_kv.launch import store_kv
 
 
 class PagedCache:
@@ -41,6 +43,7 @@ class PagedCache:
                 remedy="lower num_pages, max_requests, max_model_len or page_size",
             ) from error
         self._layers = [(self._data[i, 0], self._data[i, 1]) for i in range(geometry.layers)]
+        self._backend = "triton" if device.type == "cuda" and find_spec("triton") is not None else "torch"
         self.page_size = page_size
 
     @property
@@ -60,5 +63,4 @@ class PagedCache:
     def write(self, layer: int, key: torch.Tensor, value: torch.Tensor, slots: torch.Tensor) -> None:
         """Store key and value [T, kv_heads, head_dim] at token ``slots`` int64 [T]."""
         keys, values = self._layers[layer]
-        keys.index_copy_(0, slots, key)
-        values.index_copy_(0, slots, value)
+        store_kv(key, value, keys, values, slots, backend=self._backend)

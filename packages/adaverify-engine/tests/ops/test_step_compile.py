@@ -10,7 +10,7 @@ import pytest
 SOON = [["cuda", 90, 32]]
 LATER = [["cuda", 100, 32], ["cuda", 120, 32], ["hip", "gfx942", 64], ["hip", "gfx950", 64]]
 TARGETS = [*SOON, *(pytest.param(target, marks=pytest.mark.slow) for target in LATER)]
-KERNELS = ["gather", "chunk", "row", "advance", "lookup", "gather recorded", "accept recorded"]
+KERNELS = ["gather", "chunk", "row", "advance", "lookup", "gather recorded", "accept recorded", "store"]
 
 # A process of its own, since in this one the interpreter may stand in for the compiler.
 CHILD = textwrap.dedent(
@@ -24,6 +24,8 @@ CHILD = textwrap.dedent(
     from adaverify_engine.ops.lookup.kernel import lookup_kernel
     from adaverify_engine.ops.pick.kernel import chunk_kernel, row_kernel
     from adaverify_engine.ops.recorded.kernel import accept_recorded_kernel, gather_recorded_kernel
+    from adaverify_engine.ops.store_kv.kernel import store_kv_kernel
+    from adaverify_engine.ops.store_kv.launch import WARPS
 
     CASES = {
         "gather": (
@@ -45,8 +47,11 @@ CHILD = textwrap.dedent(
         "accept recorded": (
             accept_recorded_kernel, dict(START=2048, BOUND=2559, DRAFTS=7, BLOCK=8), 1
         ),
+        "store": (store_kv_kernel, dict(HEADS=3, DIM=64, BLOCK_HEADS=4, BLOCK_DIM=64), WARPS),
     }
-    SCALARS = {"logits_stride", "vocabulary", "positions", "history_stride"}
+    SCALARS = {"logits_stride", "vocabulary", "positions", "history_stride", "pool", "key_stride",
+               "key_head_stride", "value_stride", "value_head_stride"}
+    HALVES = {"key", "value", "keys", "values"}
     REALS = {"logits", "temperature", "top_p", "chunk_best", "chunk_second", "gaps", "hits", "trials",
              "scores", "out_gap", "out_gaps", "row_scores", "out_scores"}
     WIDE = {"noise", "chunk_mass"}
@@ -55,7 +60,8 @@ CHILD = textwrap.dedent(
     for name, (kernel, constants, warps) in CASES.items():
         kinds = {
             a: "constexpr" if a in constants else "i32" if a in SCALARS
-            else "*fp64" if a in WIDE else "*i64" if a in LONG else "*fp32" if a in REALS else "*i32"
+            else "*fp64" if a in WIDE else "*i64" if a in LONG else "*bf16" if a in HALVES
+            else "*fp32" if a in REALS else "*i32"
             for a in kernel.arg_names
         }
         aligned = [i for i, a in enumerate(kernel.arg_names) if kinds[a][0] == "*" or a in SCALARS]

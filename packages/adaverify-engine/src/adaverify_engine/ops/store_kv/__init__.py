@@ -1,0 +1,1 @@
+"""Keys and values of a step's tokens into the paged cache."""
