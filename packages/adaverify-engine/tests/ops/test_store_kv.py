@@ -114,24 +114,3 @@ def test_a_compiled_kernel_is_refused_on_a_cpu(monkeypatch):
     keys, values = (torch.zeros(4, 2, 16) for _ in range(2))
     with pytest.raises(CapabilityError, match="cannot run on a CPU"):
         store(key, value, keys, values, torch.tensor([1]))
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_the_cache_of_an_accelerator_uses_it():
-    """In one launch, as its profile shows."""
-    from adaverify_contracts import ModelGeometry
-    from adaverify_engine.cache import PagedCache
-
-    geometry = ModelGeometry("x", 1, 64, 4, 2, 16, 100, 64, (1,))
-    cache = PagedCache(geometry, 4, 4, torch.bfloat16, torch.device("cuda"))
-    key, value = step(2, 2, 16, torch.bfloat16)
-    slots = torch.tensor([4, 9], device="cuda")
-    cache.write(0, key, value, slots)
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        cache.write(0, key, value, slots)
-        torch.cuda.synchronize()
-    kernels = [event.name for event in profile.events() if "kernel" in event.name]
-    assert [name for name in kernels if "store_kv" in name] == kernels
-    assert torch.equal(cache.layer(0)[0][slots], key)
-    assert torch.equal(cache.layer(0)[1][slots], value)
