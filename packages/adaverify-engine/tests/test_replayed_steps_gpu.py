@@ -80,6 +80,8 @@ def test_captured_steps_emit_the_oracles_tokens(make, tiny, model, mode, concurr
     require_oracle(tiny, model, prompts, done, 30)
     counters = engine.verifier.counters
     assert counters["graph replayed"] > 10
+    assert counters["graph prompts replayed"] == counters["graph prompts matched"] > 0
+    assert not counters["graph prompts capture failed"]
     assert "verified-not-planned" not in counters
     if mode == "adaptive" and concurrency > 1:
         assert 0 < engine.stats.verified < engine.stats.drafted, "nothing was trimmed"

@@ -189,9 +189,9 @@ class Engine:
     ) -> CaptureReport | None:
         """Capture whole decode steps: from now on one is a single replay; None when nothing captures.
 
-        The verifier must capture and the drafter propose on the device (``DeviceDrafter``). Prompts, requests
-        that want log-probabilities or have penalties, and sizes without a graph still run eagerly, counted by
-        reason.
+        The verifier must capture and the drafter propose on the device (``DeviceDrafter``). The model's pass
+        over prompts is captured as well, at sizes of its own. Requests that want log-probabilities or have
+        penalties, and sizes without a graph still run eagerly, counted by reason.
 
         In mode ``adaptive`` a few steps that draft nothing are captured too: they run while drafting loses
         against plain decoding (``draft_next``).
@@ -208,6 +208,8 @@ class Engine:
         report = pipeline.capture(progress, bare=adaptive if bare is None else bare)
         if report is not None and report.captured:
             self._ahead = Ahead(pipeline, self._eager)
+            if self._verifier.graphs is not None:
+                self._executor.capture_prompts(self._verifier.graphs)
         return report
 
     @torch.inference_mode()

@@ -16,6 +16,7 @@ from adaverify_engine.cache import PagedCache
 from adaverify_engine.inputs import StepBuffers, TokenInputs, prefill_tokens
 from adaverify_engine.options import EngineOptions
 from adaverify_engine.penalties import penalised
+from adaverify_engine.prompt_graphs import PromptGraphs
 from adaverify_engine.request import Request
 from adaverify_engine.returned import Returned
 from adaverify_engine.row_tiers import whole_rows
@@ -23,7 +24,7 @@ from adaverify_engine.running import Running
 from adaverify_engine.scheduler import Work
 
 if TYPE_CHECKING:
-    from adaverify_runtime import Staged
+    from adaverify_runtime import GraphedSteps, Staged
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +55,9 @@ class Executor:
         geometry = model.geometry
         self._model, self._options = model, options
         self._device = torch.device(options.device)
-        self._group = geometry.heads // geometry.kv_heads
+        self.group = geometry.heads // geometry.kv_heads
         self._taps: tuple[int, ...] = ()
+        self._graphs: PromptGraphs | None = None
         self.cache = PagedCache(
             geometry, options.pool_pages, options.page_size, getattr(torch, options.dtype), self._device
         )
@@ -63,6 +65,12 @@ class Executor:
         self.prompts = PromptAttentionChoice(geometry, self.cache)
         self.buffers = StepBuffers(options.limits, self._device)
         self._returned = Returned(geometry, self._device, getattr(torch, options.dtype))
+
+    def capture_prompts(self, graphs: GraphedSteps) -> None:
+        """Capture the pass over prompts, where the paged kernel serves them: from then on it is a replay."""
+        if self.prompts.name == "paged":
+            self._graphs = PromptGraphs(self, graphs)
+            self._graphs.capture()
 
     def read(self, taps: tuple[int, ...]) -> None:
         """From now on return the features of the layers ``taps`` with every pass (``TappedModel``)."""
@@ -82,6 +90,10 @@ class Executor:
             table: int32 [max_requests, W], host block table by slot.
             longest: upper bound of any decode request's KV length in this step.
         """
+        if staged is None and work.chunks and self._graphs is not None:
+            states = self._graphs.run(work.chunks, table)
+            if states is not None:
+                return self._deciding_rows(work, 0, *states)
         inputs, decode, width = None, None, 0
         if staged is not None:
             buffers = self.buffers
@@ -99,10 +111,16 @@ class Executor:
         chunks = self.prompts.plan(pieces)
         padding = self._padding(len(inputs.ids))
         inputs = inputs.padded(padding)
-        attend = StepAttention(self.cache, inputs.slots, decode, width, chunks, self._group, padding)
-        hidden, features = self._pass(inputs, attend)
+        attend = StepAttention(self.cache, inputs.slots, decode, width, chunks, self.group, padding)
+        hidden, features = self.states(inputs, attend)
         if not work.chunks:
             return Passed(self._logits(hidden)[:width], None if features is None else features[:width])
+        return self._deciding_rows(work, width, hidden, features)
+
+    def _deciding_rows(
+        self, work: Work, width: int, hidden: torch.Tensor, features: torch.Tensor | None
+    ) -> Passed:
+        """Return logits and features of the tokens that decide, behind ``width`` decode tokens."""
         deciding = self._deciding(work, width)
         count = len(deciding)
         if not count:
@@ -150,8 +168,8 @@ class Executor:
             queries=queries,
             max_kv_len=self._options.limits.max_kv_len,
         )
-        attend = StepAttention(self.cache, inputs.slots, decode, len(inputs.ids), (), self._group)
-        hidden, features = self._pass(inputs, attend)
+        attend = StepAttention(self.cache, inputs.slots, decode, len(inputs.ids), (), self.group)
+        hidden, features = self.states(inputs, attend)
         return Passed(self._logits(hidden), features)
 
     def judge(
@@ -199,8 +217,8 @@ class Executor:
         verdict = judge(logits, sequences, sampled=bool(sampled.any()))
         return verdict, np.zeros(finals, dtype=np.int64) if staged is None else admitted.cpu().numpy()
 
-    def _pass(self, inputs: TokenInputs, attend: StepAttention) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return hidden states [T, hidden] and, where somebody reads them, features [T, F]."""
+    def states(self, inputs: TokenInputs, attend: StepAttention) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Run the model once; return hidden states [T, hidden], and features [T, F] where they are read."""
         count = len(inputs.ids)
         if not self._taps:
             hidden = self._model.forward(inputs.ids, inputs.positions, attend)

@@ -108,22 +108,37 @@ class StepBuffers:
         return TokenInputs(torch.where(real, table[request, offset], 0), positions, slots)
 
 
+def prompt_rows(chunks: Sequence[PrefillChunk], table: np.ndarray, page_size: int, room: int) -> np.ndarray:
+    """Return int64 [3, room]: ids, positions and KV slots of the prompt tokens of ``chunks``, in their order.
+
+    What is left of ``room`` is padding: id 0 at position 0, stored on the null page.
+
+    Args:
+        chunks: of at most ``room`` tokens.
+        table: int32 [max_requests, W], the host's block table by slot.
+        page_size: tokens in one page.
+        room: columns.
+    """
+    rows, end = np.zeros((3, room), dtype=np.int64), 0
+    for chunk in chunks:
+        begin, end = end, end + chunk.length
+        at = np.arange(chunk.start, chunk.start + chunk.length)
+        pages = table[chunk.request.slot].astype(np.int64)
+        rows[0, begin:end] = chunk.request.prompt[chunk.start : chunk.start + chunk.length]
+        rows[1, begin:end] = at
+        rows[2, begin:end] = pages[at // page_size] * page_size + at % page_size
+    return rows
+
+
 def prefill_tokens(
     chunks: Sequence[PrefillChunk], table: np.ndarray, page_size: int, device: torch.device
 ) -> TokenInputs:
-    """Return the prompt tokens of ``chunks``, one after the other, from the host's block table by slot.
+    """Return the prompt tokens of ``chunks``, one after the other; arguments as for ``prompt_rows``.
 
     One copy to ``device``, which is not waited for.
     """
     tokens = sum(chunk.length for chunk in chunks)
     # Rows of an even length, so that each begins at a multiple of 16 bytes, which Triton compiles for.
-    parts, end = np.zeros((3, tokens + tokens % 2), dtype=np.int64), 0
-    for chunk in chunks:
-        begin, end = end, end + chunk.length
-        at = np.arange(chunk.start, chunk.start + chunk.length)
-        row = table[chunk.request.slot].astype(np.int64)
-        parts[0, begin:end] = chunk.request.prompt[chunk.start : chunk.start + chunk.length]
-        parts[1, begin:end] = at
-        parts[2, begin:end] = row[at // page_size] * page_size + at % page_size
-    ids, positions, slots = torch.from_numpy(parts).to(device, non_blocking=True)[:, :tokens]
+    rows = prompt_rows(chunks, table, page_size, tokens + tokens % 2)
+    ids, positions, slots = torch.from_numpy(rows).to(device, non_blocking=True)[:, :tokens]
     return TokenInputs(ids, positions, slots)

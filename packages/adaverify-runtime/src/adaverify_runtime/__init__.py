@@ -3,6 +3,7 @@
 from adaverify_runtime.assembly import assemble
 from adaverify_runtime.backends import BackendCandidate, BackendSelection, select_backend
 from adaverify_runtime.calibration import Calibration, check_calibration, read_calibration, settings_for
+from adaverify_runtime.capture import GraphedSteps
 from adaverify_runtime.decision import Decision, decide_strategy
 from adaverify_runtime.doctor import admit, doctor
 from adaverify_runtime.loading import examine_plugins, load_plugins
@@ -51,6 +52,7 @@ __all__ = [
     "DisabledObserver",
     "EngineSettings",
     "GraphSettings",
+    "GraphedSteps",
     "Mode",
     "Observer",
     "PathSettings",

@@ -310,6 +310,7 @@ def _graphs(
         bytes_limit=ground.settings.graphs.bytes_limit,
         alternatives=() if only_uniform else [item for item in others if item is not None],
         rows=None if only_uniform else rows,
+        prompts=ground.settings.graphs.prompts,
     )
 
 

@@ -66,6 +66,7 @@ class GraphedSteps:
         bytes_limit: the most bytes that captures may hold, None for no limit.
         alternatives: builders that ``rows`` may choose instead of ``builder``.
         rows: asked once for each size, at its capture, with the longest context of the limits.
+        prompts: False captures no prompt steps (``for_prompts``).
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class GraphedSteps:
         bytes_limit: int | None = None,
         alternatives: Sequence[DecodeRowBuilder] = (),
         rows: RowChoice | None = None,
+        prompts: bool = True,
     ) -> None:
         self._rows = rows
         self._alternatives = {item.strategy: item for item in alternatives}
@@ -101,9 +103,12 @@ class GraphedSteps:
         tensors |= {f"rows.{name}": tensor for name, tensor in builder.buffers.items()}
         for other in alternatives:
             tensors |= {f"rows.{other.strategy}.{name}": tensor for name, tensor in other.buffers.items()}
+        self._backend = backend
         self.cache = GraphCache(
             backend, limits, buffers=BufferSet(tensors), mode=mode, bytes_limit=bytes_limit
         )
+        self._prompts: GraphCache | None = None
+        self._prompt_mode = GraphSupport.VARLEN_DECODE if prompts else GraphSupport.NEVER
 
     @property
     def whole(self) -> bool:
@@ -137,9 +142,34 @@ class GraphedSteps:
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """The cache's counters, and of its replays those that drafted nothing."""
+        """The cache's counters, of its replays those that drafted nothing, and those of prompt steps."""
         free = {"replayed: drafting-free": self._bare_replays} if self._bare_replays else {}
-        return {**self.cache.counters, **free}
+        prompts = {} if self._prompts is None else self._prompts.counters
+        return {**self.cache.counters, **free, **{f"prompts {name}": n for name, n in prompts.items()}}
+
+    def for_prompts(self, limits: Limits, buffers: Mapping[str, torch.Tensor]) -> GraphCache:
+        """Return a new cache for steps that read prompts, in the same memory and under the same limit.
+
+        It captures nothing where that was not wanted. Its counters appear here behind ``prompts``.
+
+        Args:
+            limits: one request of the most tokens that such a step has.
+            buffers: static tensors that these steps read and write, by name.
+        """
+        self._prompts = GraphCache(
+            self._backend,
+            limits,
+            buffers=BufferSet(buffers),
+            mode=self._prompt_mode,
+            bytes_limit=self._bytes_limit,
+        )
+        return self._prompts
+
+    def clear(self) -> None:
+        """Drop every graph."""
+        self.cache.clear()
+        if self._prompts is not None:
+            self._prompts.clear()
 
     def families(
         self,

@@ -197,6 +197,9 @@ class GraphSettings(_Section):
         le=_INT64,
         description="an int in 0 .. 9223372036854775807: bytes that captures may take",
     )
+    prompts: bool = Field(
+        default=True, description="true or false: whether steps that read prompts are captured too"
+    )
 
 
 class RelaySettings(_Section):

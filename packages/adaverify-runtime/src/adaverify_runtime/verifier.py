@@ -20,7 +20,7 @@ from adaverify_contracts import (
 )
 from adaverify_graphs import CaptureReport, Progress, is_bare
 from adaverify_runtime.argument_checks import captured_otherwise, require_callables, require_observer
-from adaverify_runtime.capture import Prologue, Step
+from adaverify_runtime.capture import GraphedSteps, Prologue, Step
 from adaverify_runtime.decision import Decision, decide_strategy
 from adaverify_runtime.input_checks import require_padded_tokens, require_plan
 from adaverify_runtime.observers import DisabledObserver
@@ -78,9 +78,14 @@ class Verifier:
         return self._parts.inputs
 
     @property
+    def graphs(self) -> GraphedSteps | None:
+        """The captured steps; None unless a backend and a strategy that survives it were chosen."""
+        return self._parts.graphs
+
+    @property
     def captures(self) -> bool:
-        """Whether ``capture`` captures anything: a backend and a strategy that survives it were chosen."""
-        return self._parts.graphs is not None
+        """Whether ``capture`` captures anything."""
+        return self.graphs is not None
 
     @property
     def tiers(self) -> tuple[int, ...]:
@@ -100,8 +105,8 @@ class Verifier:
     @property
     def counters(self) -> Mapping[str, int]:
         """Every fallback, invalid event, disabled observer, graph miss, choice of rows, unproven kernel."""
-        graphs = self._parts.graphs.counters if self._parts.graphs is not None else {}
-        rows = self._parts.rows.counters if self._parts.rows is not None else {}
+        graphs = {} if self.graphs is None else self.graphs.counters
+        rows = {} if self._parts.rows is None else self._parts.rows.counters
         named = {f"graph {name}": n for name, n in graphs.items()}
         named |= {f"rows: {word}": n for word, n in rows.items()}
         named |= {f"kernel-unproven:{kernel}": 1 for kernel in self._parts.unproven}
@@ -237,9 +242,8 @@ class Verifier:
             bytes_of: estimated bytes of one size, needed to respect a limit in bytes in advance.
             progress: called before each size.
             prologue: drafts, and writes ``inputs`` for the slots in ``inputs.row_slot``; launches only.
-            bare: also capture a few drafting-free whole steps (keys with a longest query of 1): their
-                prologue must schedule nothing. They publish no confidences, and plans without scheduled
-                drafts run in them. Needs a prologue.
+            bare: also capture a few drafting-free whole steps (a longest query of 1): their prologue must
+                schedule nothing. They publish no confidences, and serve plans without scheduled drafts.
 
         Returns:
             The report, or None when the graph backend does not capture; the start-up report says why.
@@ -324,8 +328,7 @@ class Verifier:
         """Learn from a finished step and return its record; queue the record for observers.
 
         Observers are called by ``drain``, by ``close``, and here when the queue is full or the verifier is
-        closed: then only outcomes of steps that were staged before are taken. Without observers a record has
-        no ``rows``.
+        closed. Without observers a record has no ``rows``.
 
         Raises:
             PlanError: ``outcome`` or ``plan`` is no such value.
@@ -334,9 +337,9 @@ class Verifier:
         require_plan(plan)
         if self._closed and plan.step not in self._staged:
             self._require_open()
-        strategy, listening = self._staged.pop(plan.step, "unstaged"), self._parts.observers.listening
-        record = self.manager.observe(outcome, plan, strategy, rows=listening)
-        self._parts.observers.put(record)
+        strategy, observers = self._staged.pop(plan.step, "unstaged"), self._parts.observers
+        record = self.manager.observe(outcome, plan, strategy, rows=observers.listening)
+        observers.put(record)
         if self._closed:
             self.drain()
         return record
@@ -367,8 +370,8 @@ class Verifier:
             return
         self._closed = True
         self.drain()
-        if self._parts.graphs is not None:
-            self._parts.graphs.cache.clear()
+        if self.graphs is not None:
+            self.graphs.clear()
         self.manager.close()
 
     def _count_rows(self, word: str | None) -> None:

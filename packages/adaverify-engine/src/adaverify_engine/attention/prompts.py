@@ -10,29 +10,33 @@ from adaverify_contracts import ModelGeometry
 from adaverify_engine.attention.paged import kernel_obstacle
 from adaverify_engine.attention.prefill import ChunkAttention
 from adaverify_engine.cache import PagedCache
-from adaverify_engine.ops.paged_prefill import Piece, check_geometry, paged_prefill, plan_tiles, shape_of
+from adaverify_engine.ops.paged_prefill import (
+    Piece,
+    PrefillTiles,
+    check_geometry,
+    paged_prefill,
+    plan_tiles,
+    shape_of,
+)
 
 ONE_BY_ONE = "prompts-one-by-one"
 """Counted for each step on an accelerator whose prompts attended one after the other."""
 
 
 class PagedChunks:
-    """Attention of several chunks, in token order, straight over the pages.
+    """Attention of several chunks, in token order, straight over the pages; may be captured.
 
     Args:
-        pieces: the chunks; their own keys and values are in the cache when it is called.
-        group: query heads for each KV head.
+        tiles: of the chunks; their own keys and values are in the cache when it is called.
         cache: the paged cache.
 
     Attributes:
         length: tokens of all chunks.
     """
 
-    def __init__(self, pieces: Sequence[Piece], group: int, cache: PagedCache) -> None:
-        self._cache, data = cache, cache.data
-        size = shape_of(group, data.shape[-1], data.dtype).tokens
-        self._tiles = plan_tiles(pieces, size, cache.page_size, data.device)
-        self.length = self._tiles.tokens
+    def __init__(self, tiles: PrefillTiles, cache: PagedCache) -> None:
+        self._cache, self._tiles = cache, tiles
+        self.length = tiles.tokens
 
     def __call__(self, layer: int, query: torch.Tensor) -> torch.Tensor:
         """Return [length, heads, head_dim] for query [length, heads, head_dim]."""
@@ -56,6 +60,7 @@ class PromptAttentionChoice:
     Attributes:
         name: ``paged`` or ``torch``.
         reason: why the kernel is not used; empty where it is.
+        tile: most prompt tokens of a tile of the kernel.
     """
 
     def __init__(self, geometry: ModelGeometry, cache: PagedCache) -> None:
@@ -65,6 +70,7 @@ class PromptAttentionChoice:
             device, lambda: check_geometry(geometry.head_dim, geometry.heads, geometry.kv_heads)
         )
         self.name = "torch" if self.reason else "paged"
+        self.tile = shape_of(self._group, geometry.head_dim, cache.dtype).tokens
         self._is_fallback = bool(self.reason) and device.type != "cpu"
         self._fallbacks = 0
 
@@ -73,7 +79,8 @@ class PromptAttentionChoice:
         if not pieces:
             return ()
         if self.name == "paged":
-            return (PagedChunks(pieces, self._group, self._cache),)
+            data, page = self._cache.data, self._cache.page_size
+            return (PagedChunks(plan_tiles(pieces, self.tile, page, data.device), self._cache),)
         self._fallbacks += self._is_fallback
         return tuple(ChunkAttention(*piece, self._group, self._cache) for piece in pieces)
 

@@ -114,7 +114,11 @@ def test_a_step_holds_decode_rows_before_the_chunks(prefill):
     keys[slots[rows:]] = 7.0
     values[slots[rows:]] = 7.0
     query = torch.cat((case.query.new_zeros(rows, 6, 16), case.query))
-    chunks = (PagedChunks(case.pieces, 3, cache),)
+    chunks = (
+        PagedChunks(
+            plan_tiles(case.pieces, shape_of(3, 16, cache.dtype).tokens, case.page, cache.data.device), cache
+        ),
+    )
     step = StepAttention(cache, slots, lambda layer, decode: decode + 1.0, rows, chunks, 3)
     out = step(0, query, key, value)
     assert out.shape == (rows + tokens, 6, 16)

@@ -68,7 +68,7 @@ def test_planning_and_launching_wait_for_nothing(prefill, refusing_waits):
     cache, geometry = case.cache()
     choice = PromptAttentionChoice(geometry, cache)
     assert (choice.name, choice.reason) == ("paged", "")
-    PagedChunks(case.pieces, 3, cache)(0, case.query)
+    PagedChunks(plan_tiles(case.pieces, choice.tile, case.page, cache.data.device), cache)(0, case.query)
     with refusing_waits():
         (chunks,) = choice.plan(case.pieces)
         out = chunks(0, case.query)

@@ -46,6 +46,9 @@ def paged_prefill_kernel(
     kv_head = tl.program_id(1)
     first = tl.load(tile)
     count = tl.load(tile + 1)
+    if count == 0:
+        # A captured pass has as many tiles as its size may need.
+        return
     start = tl.load(tile + 2)
     row_table = table + tl.load(tile + 3).to(tl.int64) * table_stride
 

@@ -33,6 +33,26 @@ class PrefillTiles:
     size: int
 
 
+def lay_tiles(starts: np.ndarray, lengths: np.ndarray, size: int) -> np.ndarray:
+    """Return the tiles of chunks that lie one after the other, int32 [P, 4]; chunk i has row i of the table.
+
+    Args:
+        starts: int32 [C], first positions.
+        lengths: int32 [C], tokens, each at least 1.
+        size: most tokens of a tile.
+    """
+    counts = -(-lengths // size)
+    chunk = np.repeat(np.arange(len(lengths), dtype=np.int32), counts)
+    within = (np.arange(len(chunk)) - np.repeat(np.cumsum(counts) - counts, counts)) * size
+    begins = np.cumsum(lengths) - lengths
+    tiles = np.empty((len(chunk), FIELDS), dtype=np.int32)
+    tiles[:, 0] = begins[chunk] + within
+    tiles[:, 1] = np.minimum(lengths[chunk] - within, size)
+    tiles[:, 2] = starts[chunk] + within
+    tiles[:, 3] = chunk
+    return tiles
+
+
 def plan_tiles(pieces: Sequence[Piece], size: int, page_size: int, device: torch.device) -> PrefillTiles:
     """Return the tiles of a step's chunks; one copy to ``device``, which is not waited for.
 
@@ -43,15 +63,7 @@ def plan_tiles(pieces: Sequence[Piece], size: int, page_size: int, device: torch
         device: of the cache.
     """
     starts, lengths = (np.array([piece[at] for piece in pieces], dtype=np.int32) for at in (1, 2))
-    counts = -(-lengths // size)
-    chunk = np.repeat(np.arange(len(pieces), dtype=np.int32), counts)
-    within = (np.arange(len(chunk)) - np.repeat(np.cumsum(counts) - counts, counts)) * size
-    begins = np.cumsum(lengths) - lengths
-    tiles = np.empty((len(chunk), FIELDS), dtype=np.int32)
-    tiles[:, 0] = begins[chunk] + within
-    tiles[:, 1] = np.minimum(lengths[chunk] - within, size)
-    tiles[:, 2] = starts[chunk] + within
-    tiles[:, 3] = chunk
+    tiles = lay_tiles(starts, lengths, size)
     width = ceil_div(int((starts + lengths).max()), page_size)
     table = np.concatenate([piece[0][:width] for piece in pieces], dtype=np.int32)
     # One copy for both. The table behind whole tiles begins at a multiple of 16 bytes, as Triton asks.
