@@ -125,6 +125,9 @@ def test_a_size_that_cannot_be_captured_is_served_by_a_larger_one(make_engine, t
     found = counted(engine)
     assert (found["captured"], found["capture failed"]) == (1, 1)
     assert found["replayed"] > 0
+    (failure,) = engine.prompt_captures.failed
+    assert failure.key.tokens == LEAST
+    assert "no room" in failure.cause
 
 
 def test_without_any_size_prompts_are_read_eagerly_and_counted(make_engine, tiny, monkeypatch):

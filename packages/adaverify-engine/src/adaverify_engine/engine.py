@@ -87,6 +87,7 @@ class Engine:
         self._geometry = geometry
         self._torn = False
         self._ahead: Ahead | None = None
+        self._prompt_captures: CaptureReport | None = None
         self._executor = Executor(model.model, options)
         if torch.device(options.device).type == "cpu":
             # Until steps are captured; between two of these a budget costs nothing.
@@ -135,6 +136,11 @@ class Engine:
     def pipeline(self) -> DecodePipeline | None:
         """The captured decode steps, None while steps run eagerly."""
         return None if self._ahead is None else self._ahead.pipeline
+
+    @property
+    def prompt_captures(self) -> CaptureReport | None:
+        """What ``capture`` captured of the pass over prompts, None where nothing was tried."""
+        return self._prompt_captures
 
     @property
     def model(self) -> LoadedModel:
@@ -209,7 +215,7 @@ class Engine:
         if report is not None and report.captured:
             self._ahead = Ahead(pipeline, self._eager)
             if self._verifier.graphs is not None:
-                self._executor.capture_prompts(self._verifier.graphs)
+                self._prompt_captures = self._executor.capture_prompts(self._verifier.graphs)
         return report
 
     @torch.inference_mode()

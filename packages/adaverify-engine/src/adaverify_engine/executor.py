@@ -24,6 +24,7 @@ from adaverify_engine.running import Running
 from adaverify_engine.scheduler import Work
 
 if TYPE_CHECKING:
+    from adaverify_graphs import CaptureReport
     from adaverify_runtime import GraphedSteps, Staged
 
 
@@ -66,11 +67,12 @@ class Executor:
         self.buffers = StepBuffers(options.limits, self._device)
         self._returned = Returned(geometry, self._device, getattr(torch, options.dtype))
 
-    def capture_prompts(self, graphs: GraphedSteps) -> None:
-        """Capture the pass over prompts, where the paged kernel serves them: from then on it is a replay."""
-        if self.prompts.name == "paged":
-            self._graphs = PromptGraphs(self, graphs)
-            self._graphs.capture()
+    def capture_prompts(self, graphs: GraphedSteps) -> CaptureReport | None:
+        """Capture the pass over prompts, which is a replay from then on; None without the paged kernel."""
+        if self.prompts.name != "paged":
+            return None
+        self._graphs = PromptGraphs(self, graphs)
+        return self._graphs.capture()
 
     def read(self, taps: tuple[int, ...]) -> None:
         """From now on return the features of the layers ``taps`` with every pass (``TappedModel``)."""

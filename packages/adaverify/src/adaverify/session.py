@@ -142,8 +142,10 @@ class Session:
             report = engine.capture(
                 None if captured is None else lambda done, total, _: captured(done, total), bare=bare
             )
-        for failure in () if report is None else report.failed:
-            note(f"mode {mode}: no graph for {failure.key.tokens} tokens ({failure.stage}): {failure.cause}")
+        for kind, found in (("tokens", report), ("prompt tokens", engine.prompt_captures)):
+            for failure in () if found is None else found.failed:
+                size = f"{failure.key.tokens} {kind}"
+                note(f"mode {mode}: no graph for {size} ({failure.stage}): {failure.cause}")
         return engine
 
     def uncaptured(self, mode: Mode, cost_table: CostTable | None = None) -> Engine:
