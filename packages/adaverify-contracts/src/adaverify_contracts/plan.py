@@ -10,6 +10,7 @@ from numbers import Real
 from typing import TYPE_CHECKING
 
 from adaverify_contracts import _host
+from adaverify_contracts._frozen import quick
 from adaverify_contracts.enums import PlanState
 from adaverify_contracts.errors import PlanError
 
@@ -45,6 +46,7 @@ def _require_duration(name: str, seconds: object) -> None:
         )
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The newest confidences that have already reached the host.
@@ -67,6 +69,7 @@ class Snapshot:
             raise _host.lengths_disagree("Snapshot", rows)
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class StepState:
     """What the planner may know about the step it sizes; history only.
@@ -173,6 +176,7 @@ class StepState:
             )
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Plan:
     """How many draft tokens one step verifies, and why. Integers only where ranks must agree.
@@ -238,6 +242,7 @@ class Plan:
         return self.scheduled - self.budget
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
     """What a finished step did, as the engine reports it to ``observe``.
