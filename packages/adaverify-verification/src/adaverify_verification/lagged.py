@@ -59,7 +59,8 @@ class LaggedReader:
         if snapshot is None or any(one.snapshot is snapshot for one in self._kept):
             return None
         ranking = self._digest(snapshot).ranking
-        _ = ranking.everything
+        # Every request emits a token as a rule; where one more does, a sum is made anew.
+        _ = ranking.emitted(len(ranking.scores))
         return ranking
 
     def survivals(self, snapshot: Snapshot | None, state: StepState) -> Survivals:
