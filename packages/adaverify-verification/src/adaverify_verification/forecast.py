@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import NamedTuple
 
 import numpy as np
 
@@ -40,34 +41,73 @@ class _Lag:
             self.share = min(1.0, max(0.0, self._together / self._alone))
 
 
+class _Deviation(NamedTuple):
+    """What survivals say beside those before them, found before anybody knows whether they count.
+
+    Attributes:
+        falling: float64 [N], the survivals; their identity says whose this is.
+        before: how many steps the mean was of that they deviate from.
+        mean: float64 [N], with them.
+        summed: float64 [N], the deviation from the mean without them, summed from the first rank on: what a
+            budget buys, and not one draft.
+        above: float64 [N], how far they are above the mean with them.
+    """
+
+    falling: np.ndarray
+    before: int
+    mean: np.ndarray
+    summed: np.ndarray
+    above: np.ndarray
+
+
 class _Size:
     """Ranked survivals of batches of one size: their mean, and how long deviations from it last."""
 
     def __init__(self, drafts: int) -> None:
-        self.mean = np.zeros(drafts)
+        self._mean = np.zeros(drafts)
         self._seen = 0
         self._lags = [_Lag() for _ in range(MOST_LAG)]
-        # Steps with their deviations, summed from the first rank on: what a budget buys, and not one draft.
+        # Steps with their deviations.
         self._recent: deque[tuple[int, np.ndarray]] = deque(maxlen=MOST_LAG)
+        # What was found of the survivals that were looked at last.
+        self._found: _Deviation | None = None
 
     def share(self, lag: int) -> float:
         """Return the share of a deviation that is left after ``lag`` steps."""
         return self._lags[lag - 1].share
 
-    def learn(self, step: int, ranked: np.ndarray, lag: int) -> None:
+    def look(self, falling: np.ndarray) -> _Deviation:
+        """Return what ranked survivals float64 [N] say; nothing is learnt."""
+        found = self._found
+        if found is None or found.falling is not falling or found.before != self._seen:
+            away = falling - self._mean
+            mean = self._mean + max(MEMORY, 1.0 / (self._seen + 1)) * away
+            found = _Deviation(falling, self._seen, mean, np.add.accumulate(away), falling - mean)
+            self._found = found
+        return found
+
+    def learn(self, step: int, falling: np.ndarray, lag: int) -> None:
         """Count the ranked survivals float64 [N] of ``step``, unless they were counted before."""
         if self._recent and step <= self._recent[-1][0]:
             return
+        found = self.look(falling)
         self._seen += 1
-        away = ranked - self.mean
-        self.mean += max(MEMORY, 1.0 / self._seen) * away
-        summed = np.add.accumulate(away)
+        self._mean = found.mean
         for earlier, before in self._recent:
             if earlier == step - lag:
-                self._lags[lag - 1].add(before, summed)
+                self._lags[lag - 1].add(before, found.summed)
         # The first is the mean itself by then, and says nothing.
         if self._seen > 1:
-            self._recent.append((step, summed))
+            self._recent.append((step, found.summed))
+
+    def drawn(self, falling: np.ndarray, share: float) -> np.ndarray:
+        """Return ranked survivals float64 [N] with ``share`` of their deviation, whole numbers."""
+        found = self._found
+        learnt = found is not None and found.falling is falling and found.mean is self._mean
+        above = found.above if found is not None and learnt else falling - self._mean
+        drawn: np.ndarray = above * share
+        drawn += self._mean
+        return np.rint(drawn, drawn)
 
 
 class Forecast:
@@ -91,18 +131,19 @@ class Forecast:
         Requests that nothing is known of, confidences that are none and requests with fewer drafts than K
         make a batch of another kind: it teaches nothing and is taken as it is.
         """
-        quantised = found.ranking.scores
-        whole = state.least_scheduled == quantised.shape[1]
+        ranking = found.ranking
+        whole = state.least_scheduled == ranking.scores.shape[1]
         if not (found.lag and found.foreseen and found.odd is None and whole):
-            return found.ranking
-        expected = self.expect(quantised, state.step - found.lag, found.lag, found.ranking)
-        return found.ranking if expected is quantised else Ranking(expected)
+            return ranking
+        return self._expected(ranking, state.step - found.lag, found.lag)
 
-    @staticmethod
-    def prepare(ranking: Ranking) -> None:
-        """Do what can be done of a forecast before the step is known that it is for."""
-        if _is_drawn(ranking.scores) and len(ranking.scores) > 1:
-            _ = ranking.order
+    def prepare(self, ranking: Ranking) -> None:
+        """Do what can be done of a forecast before the step is known that it is for; nothing is learnt."""
+        scores = ranking.scores
+        if _is_drawn(scores):
+            falling, size = ranking.falling, self._sizes.get(scores.shape)
+            if size is not None:
+                size.look(falling)
 
     def expect(
         self, quantised: np.ndarray, step: int, lag: int, ranking: Ranking | None = None
@@ -115,29 +156,20 @@ class Forecast:
             lag: steps from there to the budget; at 0 they are this step's own, and returned as they are.
             ranking: of ``quantised``, where there is one: what it has computed is not computed again.
         """
-        if lag < 1 or not _is_drawn(quantised):
-            return quantised
-        # One request is ranked by position already.
-        order = None if len(quantised) == 1 else (ranking or Ranking(quantised)).order
-        offered = quantised.ravel()
-        ranked = (offered if order is None else offered[order]).astype(np.float64)
+        return self._expected(ranking or Ranking(quantised), step, lag).scores
+
+    def _expected(self, ranking: Ranking, step: int, lag: int) -> Ranking:
+        scores = ranking.scores
+        if lag < 1 or not _is_drawn(scores):
+            return ranking
+        falling = ranking.falling
         lag = min(lag, MOST_LAG)
-        size = self._sizes.get(quantised.shape)
+        size = self._sizes.get(scores.shape)
         if size is None:
-            size = self._sizes[quantised.shape] = _Size(len(ranked))
-        size.learn(step, ranked, lag)
+            size = self._sizes[scores.shape] = _Size(len(falling))
+        size.learn(step, falling, lag)
         share = size.share(lag)
-        if share == 1.0:
-            return quantised
-        ranked -= size.mean
-        ranked *= share
-        ranked += size.mean
-        drawn = np.rint(ranked, out=ranked).astype(np.int32)
-        if order is None:
-            return drawn.reshape(quantised.shape)
-        expected = np.empty(len(offered), dtype=np.int32)
-        expected[order] = drawn
-        return expected.reshape(quantised.shape)
+        return ranking if share == 1.0 else ranking.like(size.drawn(falling, share))
 
 
 def _is_drawn(quantised: np.ndarray) -> bool:

@@ -12,12 +12,15 @@ class Ranking:
 
     Args:
         scores: int [R, K] quantised survivals, 0 .. 65535; not changed once anything else was asked.
+        ranked: uint16 [R x K], the same, the largest first, where they are known.
     """
 
-    __slots__ = ("_emitting", "_everything", "_order", "_tokens", "scores")
+    __slots__ = ("_emitting", "_everything", "_falling", "_order", "_ranked", "_tokens", "scores")
 
-    def __init__(self, scores: np.ndarray) -> None:
+    def __init__(self, scores: np.ndarray, ranked: np.ndarray | None = None) -> None:
         self.scores = scores
+        self._ranked = ranked
+        self._falling: np.ndarray | None = None
         self._everything: np.ndarray | None = None
         self._order: np.ndarray | None = None
         # The requests that were taken to emit last, and the tokens expected of every budget then.
@@ -28,7 +31,7 @@ class Ranking:
     def everything(self) -> np.ndarray:
         """What the largest 0, 1, .. R x K survivals are worth in accepted tokens, float64 [R x K + 1]."""
         if self._everything is None:
-            self._everything = sums(ranked_scores(self.scores))
+            self._everything = sums(ranked_scores(self.scores) if self._ranked is None else self._ranked)
             self._everything /= ONE
         return self._everything
 
@@ -39,6 +42,29 @@ class Ranking:
             # Not their negatives: unsigned ones would put every 0 before all others.
             self._order = np.argsort(SCORE_ONE - self.scores, axis=None, kind="stable")
         return self._order
+
+    @property
+    def falling(self) -> np.ndarray:
+        """The survivals themselves, float64 [R x K], the largest first."""
+        if self._falling is None:
+            # One request is ranked by position already.
+            flat = self.scores.ravel()
+            self._falling = (flat if len(self.scores) == 1 else flat[self.order]).astype(np.float64)
+        return self._falling
+
+    def like(self, falling: np.ndarray) -> Ranking:
+        """Return other survivals of the same order: whole numbers float64 [R x K], the largest first.
+
+        They may be out of order by what rounding makes of equal ones.
+        """
+        rising = falling[::-1].astype(np.uint16)
+        if len(self.scores) == 1:
+            scores = falling.astype(np.int32)
+        else:
+            scores = np.empty(len(falling), dtype=np.int32)
+            scores[self.order] = falling
+        rising.sort(kind="stable")
+        return Ranking(scores.reshape(self.scores.shape), rising[::-1])
 
     def emitted(self, emitting: int) -> np.ndarray:
         """Return what budgets 0, 1, .. R x K emit beside ``emitting`` certain tokens, float64, read-only."""
