@@ -21,43 +21,48 @@ MOST_DRAFTS = 256
 MOST_LAG = 4
 
 
-class _Lag:
-    """How far the survivals of one step tell those of the step ``lag`` later."""
-
-    def __init__(self) -> None:
-        self._pairs = 0
-        self._together = 0.0
-        self._alone = 0.0
-        # The share of a deviation that is left after the lag, 0 .. 1; 1 while little is known.
-        self.share = 1.0
-
-    def add(self, before: np.ndarray, after: np.ndarray) -> None:
-        """Count a pair of deviations from the mean, float64 [N], summed from the first rank on."""
-        self._pairs += 1
-        weight = max(MEMORY, 1.0 / self._pairs)
-        self._together += weight * (float(before.dot(after)) - self._together)
-        self._alone += weight * (float(before.dot(before)) - self._alone)
-        if self._pairs >= LEAST_PAIRS and self._alone > 0.0:
-            self.share = min(1.0, max(0.0, self._together / self._alone))
-
-
-class _Deviation(NamedTuple):
-    """What survivals say beside those before them, found before anybody knows whether they count.
+class _Lag(NamedTuple):
+    """How far the survivals of one step tell those of a step so many later.
 
     Attributes:
-        falling: float64 [N], the survivals; their identity says whose this is.
-        before: how many steps the mean was of that they deviate from.
-        mean: float64 [N], with them.
-        summed: float64 [N], the deviation from the mean without them, summed from the first rank on: what a
-            budget buys, and not one draft.
-        above: float64 [N], how far they are above the mean with them.
+        pairs: pairs of steps that were counted.
+        together: mean product of their deviations; alone: of the earlier one's with itself.
+        share: the share of a deviation that is left after the lag, 0 .. 1; 1 while little is known.
     """
 
-    falling: np.ndarray
-    before: int
+    pairs: int = 0
+    together: float = 0.0
+    alone: float = 0.0
+    share: float = 1.0
+
+    def with_pair(self, before: np.ndarray, after: np.ndarray) -> _Lag:
+        """Return it with a pair of deviations from the mean, float64 [N], summed from the first rank on."""
+        pairs, share = self.pairs + 1, self.share
+        weight = max(MEMORY, 1.0 / pairs)
+        together = self.together + weight * (float(before.dot(after)) - self.together)
+        alone = self.alone + weight * (float(before.dot(before)) - self.alone)
+        if pairs >= LEAST_PAIRS and alone > 0.0:
+            share = min(1.0, max(0.0, together / alone))
+        return _Lag(pairs, together, alone, share)
+
+
+class _Look(NamedTuple):
+    """What one publication says beside those before it.
+
+    Attributes:
+        asked: the ranking, its step, the lag and how many steps were counted before: whose this is.
+        mean: float64 [N], ranked survivals, with these where they are news.
+        summed: float64 [N], their deviation from the mean before, summed from the first rank on: what a
+            budget buys, and not one draft. None where the step was counted before.
+        pairs: of the lag, with these.
+        expected: what to expect of the step.
+    """
+
+    asked: tuple[Ranking, int, int, int]
     mean: np.ndarray
-    summed: np.ndarray
-    above: np.ndarray
+    summed: np.ndarray | None
+    pairs: _Lag
+    expected: Ranking
 
 
 class _Size:
@@ -66,48 +71,50 @@ class _Size:
     def __init__(self, drafts: int) -> None:
         self._mean = np.zeros(drafts)
         self._seen = 0
-        self._lags = [_Lag() for _ in range(MOST_LAG)]
+        self._lags = [_Lag()] * MOST_LAG
         # Steps with their deviations.
         self._recent: deque[tuple[int, np.ndarray]] = deque(maxlen=MOST_LAG)
-        # What was found of the survivals that were looked at last.
-        self._found: _Deviation | None = None
+        self._looked: _Look | None = None
 
-    def share(self, lag: int) -> float:
-        """Return the share of a deviation that is left after ``lag`` steps."""
-        return self._lags[lag - 1].share
+    def look(self, ranking: Ranking, step: int, lag: int) -> _Look:
+        """Return what the survivals of ``step`` say ``lag`` steps later; nothing is counted."""
+        looked = self._looked
+        if looked is not None:
+            whose, then, late, before = looked.asked
+            if whose is ranking and then == step and late == lag and before == self._seen:
+                return looked
+        falling = ranking.falling()
+        mean, summed, pairs = self._mean, None, self._lags[lag - 1]
+        if not self._recent or step > self._recent[-1][0]:
+            away = falling - mean
+            mean = mean + max(MEMORY, 1.0 / (self._seen + 1)) * away
+            summed = np.add.accumulate(away)
+            for earlier, deviation in self._recent:
+                if earlier == step - lag:
+                    pairs = pairs.with_pair(deviation, summed)
+        expected = ranking if pairs.share == 1.0 else ranking.like(_drawn(falling, mean, pairs.share))
+        self._looked = _Look((ranking, step, lag, self._seen), mean, summed, pairs, expected)
+        return self._looked
 
-    def look(self, falling: np.ndarray) -> _Deviation:
-        """Return what ranked survivals float64 [N] say; nothing is learnt."""
-        found = self._found
-        if found is None or found.falling is not falling or found.before != self._seen:
-            away = falling - self._mean
-            mean = self._mean + max(MEMORY, 1.0 / (self._seen + 1)) * away
-            found = _Deviation(falling, self._seen, mean, np.add.accumulate(away), falling - mean)
-            self._found = found
-        return found
-
-    def learn(self, step: int, falling: np.ndarray, lag: int) -> None:
-        """Count the ranked survivals float64 [N] of ``step``, unless they were counted before."""
-        if self._recent and step <= self._recent[-1][0]:
+    def count(self, look: _Look) -> None:
+        """Learn what was looked at last, unless its step was counted before."""
+        _, step, lag, _ = look.asked
+        if look.summed is None:
             return
-        found = self.look(falling)
         self._seen += 1
-        self._mean = found.mean
-        for earlier, before in self._recent:
-            if earlier == step - lag:
-                self._lags[lag - 1].add(before, found.summed)
+        self._mean = look.mean
+        self._lags[lag - 1] = look.pairs
         # The first is the mean itself by then, and says nothing.
         if self._seen > 1:
-            self._recent.append((step, found.summed))
+            self._recent.append((step, look.summed))
 
-    def drawn(self, falling: np.ndarray, share: float) -> np.ndarray:
-        """Return ranked survivals float64 [N] with ``share`` of their deviation, whole numbers."""
-        found = self._found
-        learnt = found is not None and found.falling is falling and found.mean is self._mean
-        above = found.above if found is not None and learnt else falling - self._mean
-        drawn: np.ndarray = above * share
-        drawn += self._mean
-        return np.rint(drawn, drawn)
+
+def _drawn(falling: np.ndarray, mean: np.ndarray, share: float) -> np.ndarray:
+    """Return survivals float64 [N] with ``share`` of their distance from ``mean``, whole numbers."""
+    drawn = falling - mean
+    drawn *= share
+    drawn += mean
+    return np.rint(drawn, drawn)
 
 
 class Forecast:
@@ -124,6 +131,8 @@ class Forecast:
 
     def __init__(self) -> None:
         self._sizes: dict[tuple[int, ...], _Size] = {}
+        # How late the survivals were that were asked for last: the next ones will be so, too.
+        self._late = 0
 
     def of(self, found: Survivals, state: StepState) -> Ranking:
         """Return what to expect of ``state`` where ``found`` is what is known.
@@ -131,19 +140,20 @@ class Forecast:
         Requests that nothing is known of, confidences that are none and requests with fewer drafts than K
         make a batch of another kind: it teaches nothing and is taken as it is.
         """
-        ranking = found.ranking
+        ranking, lag = found.ranking, found.lag
+        self._late = lag or 0
         whole = state.least_scheduled == ranking.scores.shape[1]
-        if not (found.lag and found.foreseen and found.odd is None and whole):
+        if not (lag and found.foreseen and found.odd is None and whole):
             return ranking
-        return self._expected(ranking, state.step - found.lag, found.lag)
+        return self._expected(ranking, state.step - lag, lag)
 
-    def prepare(self, ranking: Ranking) -> None:
-        """Do what can be done of a forecast before the step is known that it is for; nothing is learnt."""
-        scores = ranking.scores
-        if _is_drawn(scores):
-            falling, size = ranking.falling, self._sizes.get(scores.shape)
-            if size is not None:
-                size.look(falling)
+    def prepare(self, ranking: Ranking, step: int) -> None:
+        """Look at the survivals of ``step`` as if they were asked for as late as the last; nothing counts."""
+        size = self._sizes.get(ranking.scores.shape)
+        if size is not None and self._late:
+            ranking = size.look(ranking, step, min(self._late, MOST_LAG)).expected
+        # Every request emits a token as a rule; where one more does, a sum is made anew.
+        _ = ranking.emitted(len(ranking.scores))
 
     def expect(
         self, quantised: np.ndarray, step: int, lag: int, ranking: Ranking | None = None
@@ -160,18 +170,12 @@ class Forecast:
 
     def _expected(self, ranking: Ranking, step: int, lag: int) -> Ranking:
         scores = ranking.scores
-        if lag < 1 or not _is_drawn(scores):
+        # They are this step's own, there are none, or too many.
+        if lag < 1 or not 0 < scores.size <= MOST_DRAFTS:
             return ranking
-        falling = ranking.falling
-        lag = min(lag, MOST_LAG)
         size = self._sizes.get(scores.shape)
         if size is None:
-            size = self._sizes[scores.shape] = _Size(len(falling))
-        size.learn(step, falling, lag)
-        share = size.share(lag)
-        return ranking if share == 1.0 else ranking.like(size.drawn(falling, share))
-
-
-def _is_drawn(quantised: np.ndarray) -> bool:
-    """Return whether survivals [R, K] of another step are drawn anywhere: they are some, and not too many."""
-    return 0 < quantised.size <= MOST_DRAFTS
+            size = self._sizes[scores.shape] = _Size(scores.size)
+        look = size.look(ranking, step, min(lag, MOST_LAG))
+        size.count(look)
+        return look.expected

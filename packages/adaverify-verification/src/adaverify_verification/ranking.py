@@ -15,12 +15,11 @@ class Ranking:
         ranked: uint16 [R x K], the same, the largest first, where they are known.
     """
 
-    __slots__ = ("_emitting", "_everything", "_falling", "_order", "_ranked", "_tokens", "scores")
+    __slots__ = ("_emitting", "_everything", "_order", "_ranked", "_tokens", "scores")
 
     def __init__(self, scores: np.ndarray, ranked: np.ndarray | None = None) -> None:
         self.scores = scores
         self._ranked = ranked
-        self._falling: np.ndarray | None = None
         self._everything: np.ndarray | None = None
         self._order: np.ndarray | None = None
         # The requests that were taken to emit last, and the tokens expected of every budget then.
@@ -43,14 +42,11 @@ class Ranking:
             self._order = np.argsort(SCORE_ONE - self.scores, axis=None, kind="stable")
         return self._order
 
-    @property
     def falling(self) -> np.ndarray:
-        """The survivals themselves, float64 [R x K], the largest first."""
-        if self._falling is None:
-            # One request is ranked by position already.
-            flat = self.scores.ravel()
-            self._falling = (flat if len(self.scores) == 1 else flat[self.order]).astype(np.float64)
-        return self._falling
+        """Return the survivals themselves, float64 [R x K], the largest first."""
+        flat = self.scores.ravel()
+        # One request is ranked by position already.
+        return (flat if len(self.scores) == 1 else flat[self.order]).astype(np.float64)
 
     def like(self, falling: np.ndarray) -> Ranking:
         """Return other survivals of the same order: whole numbers float64 [R x K], the largest first.
