@@ -149,7 +149,8 @@ class Decider:
         mine, time = tokens.item(kept), seconds.item(kept)
         # Time that verifying everything loses, less what its tokens are worth at the plan's own rate.
         worth = tokens.item(-1) * time / mine if mine > 0 else 0.0
-        return self._afford(candidates, kept, (seconds.item(-1) - worth) / time)
+        charge = self._exploration.due((seconds.item(-1) - worth) / time)
+        return None if charge is None else Probe(charge, time, mine / time)
 
     def _near_miss(self, candidates: BudgetCandidates, index: int, reason: str) -> Choice | None:
         """Return the policy's choice, explored, where it promises a gain that the margin swallows."""
