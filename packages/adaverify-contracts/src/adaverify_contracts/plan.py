@@ -27,10 +27,6 @@ _ROWS = {
 }
 
 
-# How a frozen value keeps what it has counted of itself.
-_set = object.__setattr__
-
-
 def _is_duration(seconds: object) -> bool:
     real = type(seconds) is float or (isinstance(seconds, Real) and not isinstance(seconds, bool))
     return real and 0 <= seconds < float("inf")  # type: ignore[operator]
@@ -156,13 +152,11 @@ class StepState:
                 allowed="None or an int >= 1",
                 remedy="pass None when logits are not chunked",
             )
-        _set(self, "requests", requests)
-        _set(self, "certain_tokens", certain_tokens)
-        _set(self, "max_budget", total if limit is None else max(0, min(total, limit - requests)))
-        _set(self, "total_scheduled", total)
-        _set(self, "least_scheduled", least)
-        _set(self, "most_scheduled", most)
-        _set(self, "highest_slot", highest)
+        most_drafts = total if limit is None else max(0, min(total, limit - requests))
+        # Still open; see quick.
+        self.requests, self.certain_tokens, self.max_budget = requests, certain_tokens, most_drafts  # type: ignore[misc]
+        self.total_scheduled, self.least_scheduled, self.most_scheduled = total, least, most  # type: ignore[misc]
+        self.highest_slot = highest  # type: ignore[misc]
 
     def _check_sampled(self, requests: np.ndarray) -> None:
         _host.array("StepState", "sampled_requests", requests, "b")
@@ -286,7 +280,8 @@ class StepOutcome:
         self._check_arrays()
         _host.count("StepOutcome", "step", self.step)
         drafts, accepted = _host.drafts(self.drafted), _host.total(self.accepted)
-        _set(self, "_totals", (drafts.total, _host.total(self.admitted), accepted))
+        # Still open; see quick.
+        self._totals = (drafts.total, _host.total(self.admitted), accepted)  # type: ignore[misc]
         _host.count("StepOutcome", "emitted", self.emitted, accepted + _host.MOST_REQUESTS)
         _host.slots("StepOutcome", self.slots)
         if self.seconds is not None:
