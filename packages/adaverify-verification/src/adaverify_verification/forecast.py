@@ -142,8 +142,9 @@ class Forecast:
         """
         ranking, lag = found.ranking, found.lag
         self._late = lag or 0
-        whole = state.least_scheduled == ranking.scores.shape[1]
-        if not (lag and found.foreseen and found.odd is None and whole):
+        if not lag or not found.foreseen or found.odd is not None:
+            return ranking
+        if state.least_scheduled != ranking.scores.shape[1]:
             return ranking
         return self._expected(ranking, state.step - lag, lag)
 
