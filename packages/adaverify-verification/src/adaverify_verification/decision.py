@@ -150,7 +150,7 @@ class Decider:
         if self._is_ratio:
             gains = ratio_gains(candidates)
             index = best(gains)
-            # Tokens and prices are not negative: where any gain is no number, the largest is none, or infinite.
+            # Tokens and prices are not negative: where any gain is not finite, the largest is not.
             if math.isfinite(gains.item(index)):
                 return index, gains
         index = containment.choose(self.policy, candidates)

@@ -131,8 +131,8 @@ class Forecast:
 
     def __init__(self) -> None:
         self._sizes: dict[tuple[int, ...], _Size] = {}
-        # How late the survivals were that were asked for last: the next ones will be so, too.
-        self._late = 0
+        # The step that comes next where steps are numbered one after the other.
+        self._next = 0
 
     def of(self, found: Survivals, state: StepState) -> Ranking:
         """Return what to expect of ``state`` where ``found`` is what is known.
@@ -141,7 +141,7 @@ class Forecast:
         make a batch of another kind: it teaches nothing and is taken as it is.
         """
         ranking, lag = found.ranking, found.lag
-        self._late = lag or 0
+        self._next = state.step + 1
         if not lag or not found.foreseen or found.odd is not None:
             return ranking
         if state.least_scheduled != ranking.scores.shape[1]:
@@ -149,10 +149,10 @@ class Forecast:
         return self._expected(ranking, state.step - lag, lag)
 
     def prepare(self, ranking: Ranking, step: int) -> None:
-        """Look at the survivals of ``step`` as if they were asked for as late as the last; nothing counts."""
-        size = self._sizes.get(ranking.scores.shape)
-        if size is not None and self._late:
-            ranking = size.look(ranking, step, min(self._late, MOST_LAG)).expected
+        """Look at the survivals of ``step`` as the next step would; nothing is counted."""
+        size, lag = self._sizes.get(ranking.scores.shape), self._next - step
+        if size is not None and lag > 0:
+            ranking = size.look(ranking, step, min(lag, MOST_LAG)).expected
         # Every request emits a token as a rule; where one more does, a sum is made anew.
         _ = ranking.emitted(len(ranking.scores))
 
