@@ -122,10 +122,9 @@ class StepState:
         if not requests == len(generations) == len(scheduled):
             rows = {"slots": slots, "generations": generations, "scheduled": scheduled}
             raise _host.lengths_disagree("StepState", rows)
-        _host.count("StepState", "step", self.step)
-        _host.count("StepState", "emitting", self.emitting)
-        _host.count("StepState", "other_tokens", self.other_tokens)
-        _host.count("StepState", "kv_tokens", self.kv_tokens)
+        if not _host.are_counts(self.step, self.emitting, self.other_tokens, self.kv_tokens):
+            for name in ("step", "emitting", "other_tokens", "kv_tokens"):
+                _host.count("StepState", name, getattr(self, name))
         if self.sampled is not True and self.sampled is not False:
             _host.flag("StepState", "sampled", self.sampled)
         highest, (total, least, most) = _host.slots("StepState", slots), _host.drafts(scheduled)
