@@ -51,6 +51,20 @@ def array(owner: str, field: str, value: object, kind: str, dims: int = 1) -> No
         )
 
 
+def are_rows(first: Any, second: Any, third: Any) -> bool:
+    """Return whether three values are signed integers [R] of one dtype at a glance; False says nothing."""
+    try:
+        dtype = first.dtype
+        return (
+            dtype is second.dtype is third.dtype
+            and dtype.kind == "i"
+            and first.ndim == 1
+            and first.shape == second.shape == third.shape
+        )
+    except AttributeError:
+        return False
+
+
 def are_usual(integers: Sequence[Any], flags: Sequence[Any], scores: Any) -> bool:
     """Return whether arrays pass ``array`` and ``same_length`` at a glance; False says nothing.
 

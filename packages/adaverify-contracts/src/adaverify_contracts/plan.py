@@ -113,13 +113,14 @@ class StepState:
 
     def __post_init__(self) -> None:
         slots, generations, scheduled = self.slots, self.generations, self.scheduled
-        _host.array("StepState", "slots", slots, "i")
-        _host.array("StepState", "generations", generations, "i")
-        _host.array("StepState", "scheduled", scheduled, "i")
+        alike = _host.are_rows(slots, generations, scheduled)
+        if not alike:
+            for name in ("slots", "generations", "scheduled"):
+                _host.array("StepState", name, getattr(self, name), "i")
         if self.sampled_requests is not None:
             self._check_sampled(self.sampled_requests)
         requests = len(slots)
-        if not requests == len(generations) == len(scheduled):
+        if not (alike or requests == len(generations) == len(scheduled)):
             rows = {"slots": slots, "generations": generations, "scheduled": scheduled}
             raise _host.lengths_disagree("StepState", rows)
         if not _host.are_counts(self.step, self.emitting, self.other_tokens, self.kv_tokens):
