@@ -42,8 +42,9 @@ class Prospects(NamedTuple):
                 remedy="ask CostModel.priced first",
             )
         # A policy that writes into what it is shown would change the plan behind the planner's back.
-        for shown in (budgets, tokens, seconds):
-            shown.setflags(False)
+        budgets.setflags(False)
+        tokens.setflags(False)
+        seconds.setflags(False)
         return BudgetCandidates(budgets, tokens, seconds, rate)
 
 
