@@ -5,6 +5,8 @@ import pytest
 
 from adaverify_contracts import BudgetReads, PolicyDescriptor, Seen, SignalDescriptor
 from adaverify_verification import RatioPolicy, lagged
+from adaverify_verification.forecast import LEAST_PAIRS
+from adaverify_verification.ranking import Ranking
 from adaverify_verification.relay import CpuRelay
 from adaverify_verification.signals.drafter import DrafterSignal
 
@@ -57,6 +59,51 @@ def test_plans_are_the_same_whenever_confidences_are_digested(build, served, see
         assert ours.plan(state) == others.plan(state)
     assert ours.counters == others.counters
     assert digested > 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_late_confidences_are_drawn_the_same_whenever_they_were_looked_at(build, served, seed):
+    """Late by one step or two, long enough that much is forecast; batches of two sizes, steps left out."""
+    ours, others, generator = served(), served(), np.random.default_rng(seed)
+    level, drawn, step = 0.0, 0, 0
+    for _ in range(6 * LEAST_PAIRS):
+        level = 0.6 * level + 0.4 * generator.standard_normal()
+        requests = 6 if generator.random() < 0.9 else 3
+        confidences = 1.0 / (1.0 + np.exp(-level - 0.5 * generator.standard_normal((requests, K))))
+        for manager in (ours, others):
+            publish(build, manager, step, confidences)
+        if generator.random() < 0.8:
+            assert ours.prepare()
+        late = int(generator.choice([1, 1, 1, 2]))
+        for asked in range(step + late, step + late + int(generator.choice([1, 1, 2]))):
+            state = build.state(asked, requests, emitting=requests - int(generator.random() < 0.1))
+            found = ours.plan(state)
+            assert found == others.plan(state) and found.lag
+            every = ranked_tokens(confidences)
+            drawn += abs(found.full_tokens - state.emitting - every) > 0.01
+        step += int(generator.choice([1, 1, 1, 2]))
+    assert drawn > LEAST_PAIRS
+
+
+def ranked_tokens(confidences):
+    """Return the accepted tokens of all drafts where each survives as its confidences say."""
+    return float(np.cumprod(confidences, axis=1).sum())
+
+
+def test_a_forecast_that_was_looked_at_is_not_made_again(build, served, monkeypatch):
+    """The plan of the next step finds it made, with its sums."""
+    manager, generator = served(), np.random.default_rng(0)
+    for step in range(3 * LEAST_PAIRS):
+        publish(build, manager, step, generator.random((4, K)))
+        manager.plan(build.state(step + 1, 4))
+    publish(build, manager, step + 1, generator.random((4, K)))
+    made = []
+    monkeypatch.setattr(Ranking, "like", lambda *_, like=Ranking.like: made.append(like(*_)) or made[-1])
+    assert manager.prepare() and len(made) == 1
+    monkeypatch.setattr("adaverify_verification.ranking.ranked_scores", _never)
+    plan = manager.plan(build.state(step + 2, 4))
+    assert len(made) == 1 and plan.lag == 1
+    assert plan.full_tokens == made[0].emitted(4)[-1]
 
 
 def test_a_plan_finds_what_was_digested_before_it(build, served, digests):

@@ -107,7 +107,7 @@ def test_worths_are_those_of_survivals_taken_one_by_one(requests, width, seed, w
     every.setflags(write=False)
     some = np.unique(generator.integers(0, total + 1, 5))
     for budgets in (every, some, every[-1:], every):
-        found = ranking.worths(scheduled, total, budgets)
+        found = ranking.tokens(scheduled, total, budgets, 0)
         assert found.tolist() == [expected[budget] for budget in budgets]
     assert ranking.worth_of(scheduled) == expected[-1]
     order = ranking.order

@@ -60,8 +60,9 @@ def test_a_reader_that_has_read_before_says_what_a_new_one_says(steps):
                 total, scores_ = state.total_scheduled, fresh.ranking.scores
                 for budgets in (np.arange(total + 1), np.array([total // 2])):
                     expected = worths(sums(ranked_scores(scores_, state.scheduled)), budgets)
-                    worth = found.ranking.worths(state.scheduled, total, budgets)
-                    assert worth.tolist() == expected.tolist()
+                    for emitting in (R, R + 1):
+                        tokens = found.ranking.tokens(state.scheduled, total, budgets, emitting)
+                        assert tokens.tolist() == (expected + emitting).tolist()
 
 
 def test_a_snapshot_is_digested_once():

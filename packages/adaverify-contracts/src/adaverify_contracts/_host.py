@@ -51,6 +51,20 @@ def array(owner: str, field: str, value: object, kind: str, dims: int = 1) -> No
         )
 
 
+def are_rows(first: Any, second: Any, third: Any) -> bool:
+    """Return whether three values are signed integers [R] of one dtype at a glance; False says nothing."""
+    try:
+        dtype = first.dtype
+        return (
+            dtype is second.dtype is third.dtype
+            and dtype.kind == "i"
+            and first.ndim == 1
+            and first.shape == second.shape == third.shape
+        )
+    except AttributeError:
+        return False
+
+
 def are_usual(integers: Sequence[Any], flags: Sequence[Any], scores: Any) -> bool:
     """Return whether arrays pass ``array`` and ``same_length`` at a glance; False says nothing.
 
@@ -107,6 +121,13 @@ def count(owner: str, field: str, value: object, most: int = LARGEST) -> None:
             allowed=f"an int in 0 .. {most}",
             remedy="count from the batch",
         )
+
+
+def are_counts(first: Any, second: Any, third: Any, fourth: Any) -> bool:
+    """Return whether four values pass ``count`` at a glance; False says nothing."""
+    alike = type(first) is type(second) is type(third) is type(fourth) is int
+    # The bits of all are those of a count where those of each are: its bound is all ones.
+    return alike and 0 <= first | second | third | fourth <= LARGEST
 
 
 def flag(owner: str, field: str, value: object) -> None:

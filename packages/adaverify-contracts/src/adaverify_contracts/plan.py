@@ -10,6 +10,7 @@ from numbers import Real
 from typing import TYPE_CHECKING
 
 from adaverify_contracts import _host
+from adaverify_contracts._frozen import quick
 from adaverify_contracts.enums import PlanState
 from adaverify_contracts.errors import PlanError
 
@@ -24,10 +25,6 @@ _ROWS = {
     "learn": "b",
     "sampled": "b",
 }
-
-
-# How a frozen value keeps what it has counted of itself.
-_set = object.__setattr__
 
 
 def _is_duration(seconds: object) -> bool:
@@ -45,6 +42,7 @@ def _require_duration(name: str, seconds: object) -> None:
         )
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The newest confidences that have already reached the host.
@@ -67,6 +65,7 @@ class Snapshot:
             raise _host.lengths_disagree("Snapshot", rows)
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class StepState:
     """What the planner may know about the step it sizes; history only.
@@ -114,19 +113,19 @@ class StepState:
 
     def __post_init__(self) -> None:
         slots, generations, scheduled = self.slots, self.generations, self.scheduled
-        _host.array("StepState", "slots", slots, "i")
-        _host.array("StepState", "generations", generations, "i")
-        _host.array("StepState", "scheduled", scheduled, "i")
+        alike = _host.are_rows(slots, generations, scheduled)
+        if not alike:
+            for name in ("slots", "generations", "scheduled"):
+                _host.array("StepState", name, getattr(self, name), "i")
         if self.sampled_requests is not None:
             self._check_sampled(self.sampled_requests)
         requests = len(slots)
-        if not requests == len(generations) == len(scheduled):
+        if not (alike or requests == len(generations) == len(scheduled)):
             rows = {"slots": slots, "generations": generations, "scheduled": scheduled}
             raise _host.lengths_disagree("StepState", rows)
-        _host.count("StepState", "step", self.step)
-        _host.count("StepState", "emitting", self.emitting)
-        _host.count("StepState", "other_tokens", self.other_tokens)
-        _host.count("StepState", "kv_tokens", self.kv_tokens)
+        if not _host.are_counts(self.step, self.emitting, self.other_tokens, self.kv_tokens):
+            for name in ("step", "emitting", "other_tokens", "kv_tokens"):
+                _host.count("StepState", name, getattr(self, name))
         if self.sampled is not True and self.sampled is not False:
             _host.flag("StepState", "sampled", self.sampled)
         highest, (total, least, most) = _host.slots("StepState", slots), _host.drafts(scheduled)
@@ -153,13 +152,11 @@ class StepState:
                 allowed="None or an int >= 1",
                 remedy="pass None when logits are not chunked",
             )
-        _set(self, "requests", requests)
-        _set(self, "certain_tokens", certain_tokens)
-        _set(self, "max_budget", total if limit is None else max(0, min(total, limit - requests)))
-        _set(self, "total_scheduled", total)
-        _set(self, "least_scheduled", least)
-        _set(self, "most_scheduled", most)
-        _set(self, "highest_slot", highest)
+        most_drafts = total if limit is None else max(0, min(total, limit - requests))
+        # Still open; see quick.
+        self.requests, self.certain_tokens, self.max_budget = requests, certain_tokens, most_drafts  # type: ignore[misc]
+        self.total_scheduled, self.least_scheduled, self.most_scheduled = total, least, most  # type: ignore[misc]
+        self.highest_slot = highest  # type: ignore[misc]
 
     def _check_sampled(self, requests: np.ndarray) -> None:
         _host.array("StepState", "sampled_requests", requests, "b")
@@ -173,6 +170,7 @@ class StepState:
             )
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class Plan:
     """How many draft tokens one step verifies, and why. Integers only where ranks must agree.
@@ -238,6 +236,7 @@ class Plan:
         return self.scheduled - self.budget
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
     """What a finished step did, as the engine reports it to ``observe``.
@@ -281,7 +280,8 @@ class StepOutcome:
         self._check_arrays()
         _host.count("StepOutcome", "step", self.step)
         drafts, accepted = _host.drafts(self.drafted), _host.total(self.accepted)
-        _set(self, "_totals", (drafts.total, _host.total(self.admitted), accepted))
+        # Still open; see quick.
+        self._totals = (drafts.total, _host.total(self.admitted), accepted)  # type: ignore[misc]
         _host.count("StepOutcome", "emitted", self.emitted, accepted + _host.MOST_REQUESTS)
         _host.slots("StepOutcome", self.slots)
         if self.seconds is not None:

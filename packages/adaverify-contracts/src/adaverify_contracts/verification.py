@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from adaverify_contracts import _check
+from adaverify_contracts._frozen import quick
 from adaverify_contracts.enums import BudgetReads, Seen
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class SignalDescriptor:
         _check.callable_field("SignalDescriptor", "factory", self.factory)
 
 
+@quick
 @dataclass(frozen=True, slots=True)
 class BudgetCandidates:
     """The budgets a policy may choose from, smallest first, with what each buys and costs.

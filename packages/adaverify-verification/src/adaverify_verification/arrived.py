@@ -38,10 +38,11 @@ class ArrivedConfidences:
         """
         if self._closed or self.options.mode == "none":
             return False
-        ranking = self._reader.prepare(self._relay.latest())
-        if ranking is None:
+        snapshot = self._relay.latest()
+        ranking = self._reader.prepare(snapshot)
+        if snapshot is None or ranking is None:
             return False
-        self._forecast.prepare(ranking)
+        self._forecast.prepare(ranking, snapshot.step)
         return True
 
     def _survivals(self, state: StepState, entry: Entry) -> tuple[Ranking, int | None]:

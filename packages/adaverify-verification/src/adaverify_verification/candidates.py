@@ -7,7 +7,7 @@ import numpy as np
 # Survivals are integers in 0 .. 2**16 - 1 on every rank; see quantise.py.
 SCORE_ONE = 65535
 # An array without a dimension: NumPy makes one of a number in every call, which takes a third of it.
-_ONE = np.array(float(SCORE_ONE))
+ONE = np.array(float(SCORE_ONE))
 
 
 def executed_tokens(tokens: np.ndarray, tiers: np.ndarray) -> np.ndarray:
@@ -92,7 +92,7 @@ def worths(sums: np.ndarray, budgets: np.ndarray) -> np.ndarray:
         budgets: int64 [C] in 0 .. N, strictly rising.
     """
     # As many budgets as sums are all of them.
-    found: np.ndarray = (sums if len(budgets) == len(sums) else sums[budgets]) / _ONE
+    found: np.ndarray = (sums if len(budgets) == len(sums) else sums[budgets]) / ONE
     return found
 
 

@@ -107,6 +107,8 @@ def readiness(signal: Signal) -> tuple[bool, str]:
         raise
     except BaseException as error:
         raise raised("signal", error) from error
+    if type(answer) is tuple and len(answer) == 2 and type(answer[0]) is bool and type(answer[1]) is str:
+        return answer
     if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], _FLAGS)):
         raise PluginFault("signal-nonsense", f"the signal's readiness is {shown(answer)}")
     ready, why = answer

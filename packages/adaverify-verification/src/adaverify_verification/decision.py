@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ from adaverify_verification.drafting import DraftArm
 from adaverify_verification.exploration import Exploration
 from adaverify_verification.guard import Guard
 from adaverify_verification.options import ManagerOptions
-from adaverify_verification.policies import GainPolicy, ratio_gains
+from adaverify_verification.policies import GainPolicy, RatioPolicy, best, ratio_gains
 
 Untried = Callable[[int], bool]
 """Whether a size that executes has hardly been served, so that its price is the table's word alone."""
@@ -63,6 +64,8 @@ class Decider:
         self.policy = policy
         # Resolved once: an isinstance check against a protocol takes 20 us, a tenth of the plan.
         self._gains = policy.gains if isinstance(policy, GainPolicy) else ratio_gains
+        # Nobody else's code, so there is nothing to contain.
+        self._is_ratio = type(policy) is RatioPolicy
         self.guard = Guard(options.margin, options.hysteresis)
         self.arm = DraftArm(options.margin, options.explore_share)
         self._exploration = Exploration(options.explore_share, SPACING)
@@ -128,8 +131,7 @@ class Decider:
         self, candidates: BudgetCandidates, executed: np.ndarray, untried: Untried, *, tiered: bool
     ) -> Choice:
         full = len(candidates.budgets) - 1
-        index = containment.choose(self.policy, candidates)
-        gains = containment.weigh(self._gains, candidates)
+        index, gains = self._weighed(candidates)
         kept, reason = self.guard.settle(gains, index, executed, tiered=tiered)
         if kept == full:
             # One of the two at most: each earns the step's share of exploration.
@@ -143,13 +145,25 @@ class Decider:
             return Choice(kept, PlanState.TRIMMING, reason)
         return Choice(full, PlanState.FULL, f"exploring trimmed positions; {reason}", probe)
 
+    def _weighed(self, candidates: BudgetCandidates) -> tuple[int, np.ndarray]:
+        """Return the policy's choice and its gains, one finite number a candidate."""
+        if self._is_ratio:
+            gains = ratio_gains(candidates)
+            index = best(gains)
+            # Tokens and prices are not negative: where any gain is not finite, the largest is not.
+            if math.isfinite(gains.item(index)):
+                return index, gains
+        index = containment.choose(self.policy, candidates)
+        return index, containment.weigh(self._gains, candidates)
+
     def _probe_full(self, candidates: BudgetCandidates, kept: int) -> Probe | None:
         """Return the probe of everything that a trimmed step affords."""
         tokens, seconds = candidates.tokens, candidates.seconds
         mine, time = tokens.item(kept), seconds.item(kept)
         # Time that verifying everything loses, less what its tokens are worth at the plan's own rate.
         worth = tokens.item(-1) * time / mine if mine > 0 else 0.0
-        return self._afford(candidates, kept, (seconds.item(-1) - worth) / time)
+        charge = self._exploration.due((seconds.item(-1) - worth) / time)
+        return None if charge is None else Probe(charge, time, mine / time)
 
     def _near_miss(self, candidates: BudgetCandidates, index: int, reason: str) -> Choice | None:
         """Return the policy's choice, explored, where it promises a gain that the margin swallows."""

@@ -16,6 +16,8 @@ EXPORTED = 9
 
 # What a plan's digest is made of: eight integers of 64 bits, as NumPy's "<i8" would lay them out.
 _EIGHT = struct.Struct("<8q").pack
+# Copied for each digest, which takes two thirds of the time of making one.
+_EMPTY = blake2b(digest_size=8)
 
 
 def digest(integers: Sequence[int]) -> int:
@@ -41,8 +43,9 @@ def plan_digest(
     step ago show in them and in nothing else.
     """
     uniform = -1 if uniform_query_len is None else uniform_query_len
-    raw = _EIGHT(step, budget, scheduled, requests, certain_tokens, tier, uniform, kv_tokens)
-    return int.from_bytes(blake2b(raw, digest_size=8).digest(), "little")
+    hasher = _EMPTY.copy()
+    hasher.update(_EIGHT(step, budget, scheduled, requests, certain_tokens, tier, uniform, kv_tokens))
+    return int.from_bytes(hasher.digest(), "little")
 
 
 def export_plan(plan: Plan) -> tuple[int, ...]:

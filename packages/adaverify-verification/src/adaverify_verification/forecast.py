@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,54 +21,100 @@ MOST_DRAFTS = 256
 MOST_LAG = 4
 
 
-class _Lag:
-    """How far the survivals of one step tell those of the step ``lag`` later."""
+class _Lag(NamedTuple):
+    """How far the survivals of one step tell those of a step so many later.
 
-    def __init__(self) -> None:
-        self._pairs = 0
-        self._together = 0.0
-        self._alone = 0.0
-        # The share of a deviation that is left after the lag, 0 .. 1; 1 while little is known.
-        self.share = 1.0
+    Attributes:
+        pairs: pairs of steps that were counted.
+        together: mean product of their deviations; alone: of the earlier one's with itself.
+        share: the share of a deviation that is left after the lag, 0 .. 1; 1 while little is known.
+    """
 
-    def add(self, before: np.ndarray, after: np.ndarray) -> None:
-        """Count a pair of deviations from the mean, float64 [N], summed from the first rank on."""
-        self._pairs += 1
-        weight = max(MEMORY, 1.0 / self._pairs)
-        self._together += weight * (float(before.dot(after)) - self._together)
-        self._alone += weight * (float(before.dot(before)) - self._alone)
-        if self._pairs >= LEAST_PAIRS and self._alone > 0.0:
-            self.share = min(1.0, max(0.0, self._together / self._alone))
+    pairs: int = 0
+    together: float = 0.0
+    alone: float = 0.0
+    share: float = 1.0
+
+    def with_pair(self, before: np.ndarray, after: np.ndarray) -> _Lag:
+        """Return it with a pair of deviations from the mean, float64 [N], summed from the first rank on."""
+        pairs, share = self.pairs + 1, self.share
+        weight = max(MEMORY, 1.0 / pairs)
+        together = self.together + weight * (float(before.dot(after)) - self.together)
+        alone = self.alone + weight * (float(before.dot(before)) - self.alone)
+        if pairs >= LEAST_PAIRS and alone > 0.0:
+            share = min(1.0, max(0.0, together / alone))
+        return _Lag(pairs, together, alone, share)
+
+
+class _Look(NamedTuple):
+    """What one publication says beside those before it.
+
+    Attributes:
+        asked: the ranking, its step, the lag and how many steps were counted before: whose this is.
+        mean: float64 [N], ranked survivals, with these where they are news.
+        summed: float64 [N], their deviation from the mean before, summed from the first rank on: what a
+            budget buys, and not one draft. None where the step was counted before.
+        pairs: of the lag, with these.
+        expected: what to expect of the step.
+    """
+
+    asked: tuple[Ranking, int, int, int]
+    mean: np.ndarray
+    summed: np.ndarray | None
+    pairs: _Lag
+    expected: Ranking
 
 
 class _Size:
     """Ranked survivals of batches of one size: their mean, and how long deviations from it last."""
 
     def __init__(self, drafts: int) -> None:
-        self.mean = np.zeros(drafts)
+        self._mean = np.zeros(drafts)
         self._seen = 0
-        self._lags = [_Lag() for _ in range(MOST_LAG)]
-        # Steps with their deviations, summed from the first rank on: what a budget buys, and not one draft.
+        self._lags = [_Lag()] * MOST_LAG
+        # Steps with their deviations.
         self._recent: deque[tuple[int, np.ndarray]] = deque(maxlen=MOST_LAG)
+        self._looked: _Look | None = None
 
-    def share(self, lag: int) -> float:
-        """Return the share of a deviation that is left after ``lag`` steps."""
-        return self._lags[lag - 1].share
+    def look(self, ranking: Ranking, step: int, lag: int) -> _Look:
+        """Return what the survivals of ``step`` say ``lag`` steps later; nothing is counted."""
+        looked = self._looked
+        if looked is not None:
+            whose, then, late, before = looked.asked
+            if whose is ranking and then == step and late == lag and before == self._seen:
+                return looked
+        falling = ranking.falling()
+        mean, summed, pairs = self._mean, None, self._lags[lag - 1]
+        if not self._recent or step > self._recent[-1][0]:
+            away = falling - mean
+            mean = mean + max(MEMORY, 1.0 / (self._seen + 1)) * away
+            summed = np.add.accumulate(away)
+            for earlier, deviation in self._recent:
+                if earlier == step - lag:
+                    pairs = pairs.with_pair(deviation, summed)
+        expected = ranking if pairs.share == 1.0 else ranking.like(_drawn(falling, mean, pairs.share))
+        self._looked = _Look((ranking, step, lag, self._seen), mean, summed, pairs, expected)
+        return self._looked
 
-    def learn(self, step: int, ranked: np.ndarray, lag: int) -> None:
-        """Count the ranked survivals float64 [N] of ``step``, unless they were counted before."""
-        if self._recent and step <= self._recent[-1][0]:
+    def count(self, look: _Look) -> None:
+        """Learn what was looked at last, unless its step was counted before."""
+        _, step, lag, _ = look.asked
+        if look.summed is None:
             return
         self._seen += 1
-        away = ranked - self.mean
-        self.mean += max(MEMORY, 1.0 / self._seen) * away
-        summed = np.add.accumulate(away)
-        for earlier, before in self._recent:
-            if earlier == step - lag:
-                self._lags[lag - 1].add(before, summed)
+        self._mean = look.mean
+        self._lags[lag - 1] = look.pairs
         # The first is the mean itself by then, and says nothing.
         if self._seen > 1:
-            self._recent.append((step, summed))
+            self._recent.append((step, look.summed))
+
+
+def _drawn(falling: np.ndarray, mean: np.ndarray, share: float) -> np.ndarray:
+    """Return survivals float64 [N] with ``share`` of their distance from ``mean``, whole numbers."""
+    drawn = falling - mean
+    drawn *= share
+    drawn += mean
+    return np.rint(drawn, drawn)
 
 
 class Forecast:
@@ -84,6 +131,8 @@ class Forecast:
 
     def __init__(self) -> None:
         self._sizes: dict[tuple[int, ...], _Size] = {}
+        # The step that comes next where steps are numbered one after the other.
+        self._next = 0
 
     def of(self, found: Survivals, state: StepState) -> Ranking:
         """Return what to expect of ``state`` where ``found`` is what is known.
@@ -91,18 +140,21 @@ class Forecast:
         Requests that nothing is known of, confidences that are none and requests with fewer drafts than K
         make a batch of another kind: it teaches nothing and is taken as it is.
         """
-        quantised = found.ranking.scores
-        whole = state.least_scheduled == quantised.shape[1]
-        if not (found.lag and found.foreseen and found.odd is None and whole):
-            return found.ranking
-        expected = self.expect(quantised, state.step - found.lag, found.lag, found.ranking)
-        return found.ranking if expected is quantised else Ranking(expected)
+        ranking, lag = found.ranking, found.lag
+        self._next = state.step + 1
+        if not lag or not found.foreseen or found.odd is not None:
+            return ranking
+        if state.least_scheduled != ranking.scores.shape[1]:
+            return ranking
+        return self._expected(ranking, state.step - lag, lag)
 
-    @staticmethod
-    def prepare(ranking: Ranking) -> None:
-        """Do what can be done of a forecast before the step is known that it is for."""
-        if _is_drawn(ranking.scores) and len(ranking.scores) > 1:
-            _ = ranking.order
+    def prepare(self, ranking: Ranking, step: int) -> None:
+        """Look at the survivals of ``step`` as the next step would; nothing is counted."""
+        size, lag = self._sizes.get(ranking.scores.shape), self._next - step
+        if size is not None and lag > 0:
+            ranking = size.look(ranking, step, min(lag, MOST_LAG)).expected
+        # Every request emits a token as a rule; where one more does, a sum is made anew.
+        _ = ranking.emitted(len(ranking.scores))
 
     def expect(
         self, quantised: np.ndarray, step: int, lag: int, ranking: Ranking | None = None
@@ -115,31 +167,16 @@ class Forecast:
             lag: steps from there to the budget; at 0 they are this step's own, and returned as they are.
             ranking: of ``quantised``, where there is one: what it has computed is not computed again.
         """
-        if lag < 1 or not _is_drawn(quantised):
-            return quantised
-        # One request is ranked by position already.
-        order = None if len(quantised) == 1 else (ranking or Ranking(quantised)).order
-        offered = quantised.ravel()
-        ranked = (offered if order is None else offered[order]).astype(np.float64)
-        lag = min(lag, MOST_LAG)
-        size = self._sizes.get(quantised.shape)
+        return self._expected(ranking or Ranking(quantised), step, lag).scores
+
+    def _expected(self, ranking: Ranking, step: int, lag: int) -> Ranking:
+        scores = ranking.scores
+        # They are this step's own, there are none, or too many.
+        if lag < 1 or not 0 < scores.size <= MOST_DRAFTS:
+            return ranking
+        size = self._sizes.get(scores.shape)
         if size is None:
-            size = self._sizes[quantised.shape] = _Size(len(ranked))
-        size.learn(step, ranked, lag)
-        share = size.share(lag)
-        if share == 1.0:
-            return quantised
-        ranked -= size.mean
-        ranked *= share
-        ranked += size.mean
-        drawn = np.rint(ranked, out=ranked).astype(np.int32)
-        if order is None:
-            return drawn.reshape(quantised.shape)
-        expected = np.empty(len(offered), dtype=np.int32)
-        expected[order] = drawn
-        return expected.reshape(quantised.shape)
-
-
-def _is_drawn(quantised: np.ndarray) -> bool:
-    """Return whether survivals [R, K] of another step are drawn anywhere: they are some, and not too many."""
-    return 0 < quantised.size <= MOST_DRAFTS
+            size = self._sizes[scores.shape] = _Size(scores.size)
+        look = size.look(ranking, step, min(lag, MOST_LAG))
+        size.count(look)
+        return look.expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,6 +70,7 @@ class Guard:
         self._tier: int | None = None
         # Kept between observations: a plan reads it, and only they change it.
         self._margin = self._widened()
+        self._words = _margins(self._margin)
 
     @property
     def margin(self) -> float:
@@ -101,7 +103,9 @@ class Guard:
             self._time[trimmed].add(math.log(seconds / predicted_seconds))
         if predicted_tokens > 0:
             self._tokens[trimmed].add((tokens - predicted_tokens) / predicted_tokens)
-        self._margin = self._widened()
+        margin = self._widened()
+        if margin != self._margin:
+            self._margin, self._words = margin, _margins(margin)
 
     def settle(
         self, gains: np.ndarray, choice: int, executed: np.ndarray, *, tiered: bool
@@ -115,8 +119,8 @@ class Guard:
             tiered: True when sizes are captured tiers; without tiers every size is its own and none is kept.
         """
         full = len(gains) - 1
-        needed = self._margin * STAY if self.trimming else self._margin
-        gain = gains.item(choice)
+        staying, gain = self.trimming, gains.item(choice)
+        needed = self._margin * STAY if staying else self._margin
         if choice == full or gain <= needed:
             self.trimming, self._tier = False, executed.item(full)
             if choice == full:
@@ -124,17 +128,24 @@ class Guard:
             return full, f"trimming would gain {gain:.1%}, less than the margin {needed:.1%}"
         kept = self._same_tier(gains, choice, executed) if tiered else choice
         self.trimming, self._tier = True, executed.item(kept)
+        if kept == choice:
+            return kept, f"trimming gains {gain:.1%}{self._words[staying]}"
         mine = gains.item(kept)
-        note = "" if kept == choice else f", tier kept: another gains {gain - mine:.2%} more"
-        return kept, f"trimming gains {mine:.1%} (margin {needed:.1%}){note}"
+        more = f", tier kept: another gains {gain - mine:.2%} more"
+        return kept, f"trimming gains {mine:.1%}{self._words[staying]}{more}"
 
     def _same_tier(self, gains: np.ndarray, choice: int, executed: np.ndarray) -> int:
         """Return the candidate on the previous tier when the chosen one is better only within noise."""
         if not self.trimming or self._tier is None or executed.item(choice) == self._tier:
             return choice
         # Two candidates can share a tier (0 and its end); the larger buys more for the same price.
-        kept = min(int(executed.searchsorted(self._tier, "right")), len(gains) - 1) - 1
+        kept = min(bisect_right(executed.data, self._tier), len(gains) - 1) - 1
         if kept < 0 or executed.item(kept) != self._tier:
             return choice
         mine = gains.item(kept)
         return kept if mine > 0 and gains.item(choice) - mine < self._hysteresis else choice
+
+
+def _margins(margin: float) -> tuple[str, str]:
+    """Return the words for a margin in force: to enter trimming, and to stay."""
+    return f" (margin {margin:.1%})", f" (margin {margin * STAY:.1%})"

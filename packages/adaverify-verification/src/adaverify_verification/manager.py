@@ -193,7 +193,8 @@ class VerificationManager(ArrivedConfidences, CapturedSteps, AgreedSteps, Retrie
         if state.max_budget == 0:
             return self._bare(state, why_idle(state))
         ranking, lag = self._survivals(state, entry)
-        tiers = self._tiers_for(state)
+        # It has drafts, so no captured step without them serves it; what is credited is what is tiered.
+        tiers = self._tiers if entry.creditable else self._untiered
         choice = self._forced(state, entry, whole, fault)
         if choice is None:
             guarded = self._law.guarded(state)

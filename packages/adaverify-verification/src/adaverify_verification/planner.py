@@ -42,8 +42,9 @@ class Prospects(NamedTuple):
                 remedy="ask CostModel.priced first",
             )
         # A policy that writes into what it is shown would change the plan behind the planner's back.
-        for shown in (budgets, tokens, seconds):
-            shown.setflags(False)
+        budgets.setflags(False)
+        tokens.setflags(False)
+        seconds.setflags(False)
         return BudgetCandidates(budgets, tokens, seconds, rate)
 
 
@@ -92,9 +93,9 @@ def survey(
         budgets = floor + spare if floor else spare
     else:
         spare, executed = budgets - floor, tiers.executed(certain_tokens + budgets)
-    tokens = ranking.worths(free, state.total_scheduled - floor, spare) + float(state.emitting)
+    tokens = ranking.tokens(free, state.total_scheduled - floor, spare, state.emitting)
     if certain:
-        tokens += certain
+        tokens = tokens + certain
     if bare:
         price = cost.bare_seconds(state.requests, context_of(state)) if cost.priced else None
         return Prospects(budgets, executed, tokens, None if price is None else np.full(len(budgets), price))

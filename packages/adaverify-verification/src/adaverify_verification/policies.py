@@ -34,12 +34,12 @@ def ratio_gains(candidates: BudgetCandidates) -> np.ndarray:
     counts.
     """
     tokens, seconds = candidates.tokens, candidates.seconds
-    all_tokens, all_seconds = tokens.item(-1), seconds.item(-1)
-    if all_tokens <= 0:
-        return all_seconds / seconds - 1.0
-    # Equal tokens and seconds are an exact tie: both products are then of the same two numbers.
-    gains = tokens * all_seconds
-    gains /= all_tokens * seconds
+    if tokens.item(-1) <= 0:
+        return seconds.item(-1) / seconds - 1.0
+    # Equal tokens and seconds are an exact tie: both products are then of the same two numbers. Those of
+    # everything stay arrays without a dimension, as above.
+    gains = tokens * seconds[-1, ...]
+    gains /= tokens[-1, ...] * seconds
     gains -= _ONE
     return gains
 

@@ -33,6 +33,7 @@ from adaverify_verification import (
     VerificationManager,
     make_relay,
 )
+from adaverify_verification.forecast import LEAST_PAIRS
 
 K = 7
 # Steps whose confidences lie in the relay, each to be read in its turn.
@@ -40,6 +41,9 @@ DEPTH = 4
 AGAIN = "nothing new"
 PREPARED = "prepared"
 PREPARE = "prepare"
+LATE = "prepared, a step late"
+# Publications before a plan by late confidences: enough for forecasts of them to differ from what they were.
+PAIRS = 2 * LEAST_PAIRS
 CONTEXT = 128
 REQUESTS = (1, 16, 64, 256)
 # Rates are compared: two budgets whose rates tie are both right.
@@ -65,7 +69,7 @@ def run(options: BenchmarkOptions) -> BenchmarkResult:
         rows=tuple(rows),
         checks=(
             f"{DEPTH * len(cases)} planned budgets have the best rate of an exhaustive search",
-            f"{DEPTH * len(cases)} plans are the same where their confidences were digested before",
+            f"{(DEPTH + PAIRS) * len(cases)} plans are the same where their confidences were digested before",
         ),
         data=f"K {K}, {DEPTH} draws of confidences in 0..1, price rising linearly with tokens, no margin",
         cache="warm: the same few steps again and again",
@@ -79,6 +83,10 @@ def run(options: BenchmarkOptions) -> BenchmarkResult:
                 f"{PREPARED!r}: other confidences, digested before the plan and not timed, as by "
                 f"a host that has to wait; {PREPARE!r}: digesting alone, with the copy out of the relay; a "
                 "publication runs before each, so that caches are colder than for ours"
+            ),
+            (
+                f"{LATE!r}: prepared, and planned for the step after the one that published, as by a host "
+                "that runs ahead of its device: what is left of small batches' confidences is forecast"
             ),
         ),
     )
@@ -112,6 +120,7 @@ def make_case(options: BenchmarkOptions, requests: int, tiered: bool) -> Case:
         WrongValueError: a planned budget's rate is not the best there is, or preparing changed one.
     """
     stream, others = (Stream(options, requests, tiered) for _ in range(2))
+    late = make_late(options, requests, tiered)
     for _ in range(DEPTH):
         stream.publish()
     for step, confidences in enumerate(stream.drawn):
@@ -124,12 +133,31 @@ def make_case(options: BenchmarkOptions, requests: int, tiered: bool) -> Case:
         {
             OURS: lambda: stream.plan(next(steps)),
             PREPARED: others.plan,
+            LATE: late.plan,
             PREPARE: others.manager.prepare,
             AGAIN: lambda: stream.plan(DEPTH - 1),
             "numpy argmax": lambda: search_budget(next(searched)),
         },
-        {PREPARED: others.publish_and_prepare, PREPARE: others.publish},
+        {
+            PREPARED: others.publish_and_prepare,
+            LATE: late.publish_and_prepare,
+            PREPARE: others.publish,
+        },
     )
+
+
+def make_late(options: BenchmarkOptions, requests: int, tiered: bool) -> Stream:
+    """Return a stream that plans a step late, with what it takes for forecasts.
+
+    Raises:
+        WrongValueError: preparing changes a plan of its.
+    """
+    stream, others = (Stream(options, requests, tiered, late=1) for _ in range(2))
+    for _ in range(PAIRS):
+        stream.publish()
+        others.publish()
+        require_prepared(others, stream.plan())
+    return others
 
 
 class Stream:
@@ -139,9 +167,11 @@ class Stream:
         options: of the run.
         requests: decode requests.
         tiered: plan for a tier each 8 tokens.
+        late: plan so many steps after the one that published.
     """
 
-    def __init__(self, options: BenchmarkOptions, requests: int, tiered: bool) -> None:
+    def __init__(self, options: BenchmarkOptions, requests: int, tiered: bool, late: int = 0) -> None:
+        self._late = late
         self.manager = make_manager(options.device, requests, tiered)
         generator = np.random.default_rng(0)
         self.drawn = [generator.random((requests, K)).astype(np.float32) for _ in range(DEPTH)]
@@ -163,12 +193,12 @@ class Stream:
         self.manager.prepare()
 
     def plan(self, step: int | None = None) -> Plan:
-        """Plan a step, the one that was published last when None."""
+        """Plan a step, the one that was published last, or so late after it, when None."""
         requests = len(self._slots)
         # Drafts are a function of the prefix here, so that a step may read its own confidences.
         return self.manager.plan(
             StepState(
-                self._step if step is None else step,
+                self._step + self._late if step is None else step,
                 self._slots,
                 self._generations,
                 self._scheduled,
