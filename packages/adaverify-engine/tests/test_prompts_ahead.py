@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from time import sleep
+
 import pytest
 
 from adaverify_contracts import EngineError
@@ -101,6 +104,57 @@ def test_steps_read_late_are_not_timed(make_engine, tiny):
         assert by_step[step].requests, "prompts are timed"
         later = [by_step[after].requests for after in range(step + 1, min(step + 3, len(records)))]
         assert 0 in later, "behind an untimed step prompts were begun"
+
+
+def landings(monkeypatch, engine, pause):
+    """Return a list of what came after what: seconds of replays; of prompts with replays behind them, words.
+
+    Handing out tokens of prompts takes ``pause`` seconds more.
+    """
+    log, hand_out, read = [], EagerSteps.hand_out, DecodePipeline.read
+
+    def slow(self, begun, *args):
+        if not begun.work.decode:
+            if engine.pipeline.under_way:
+                log.append("no tokens" if begun.decided is None else "tokens")
+            sleep(pause)
+        return hand_out(self, begun, *args)
+
+    def watched(self):
+        landed = read(self)
+        log.append(landed.seconds)
+        return landed
+
+    monkeypatch.setattr(EagerSteps, "hand_out", slow)
+    monkeypatch.setattr(DecodePipeline, "read", watched)
+    return log
+
+
+def test_a_replay_behind_prompts_is_timed_from_the_moment_their_tokens_are_there(
+    make_engine, tiny, monkeypatch
+):
+    """The device runs it while the host hands the tokens out: less would be too low a price."""
+    engine, prompts = make_engine("adaptive", replayed=True, max_requests=3), tiny.prompts(9)
+    log = landings(monkeypatch, engine, 0.03)
+    start(engine, prompts)
+    engine.run()
+    behind = [after for before, after in pairwise(log) if before == "tokens"]
+    assert behind
+    assert all(seconds >= 0.03 for seconds in behind)
+
+
+def test_a_replay_behind_prompts_that_go_on_is_not_timed(make_engine, tiny, monkeypatch):
+    """Nobody waits for those: when the device came to the replay, the host cannot tell."""
+    engine = make_engine("adaptive", replayed=True, max_requests=2, prefill_chunk=4)
+    log = landings(monkeypatch, engine, 0.0)
+    first = engine.add([1, 2, 3], Sampling(max_tokens=40))
+    second = engine.add(list(range(25)), Sampling(max_tokens=4))
+    done = engine.run()
+    assert list(done[first].tokens) == tiny.greedy(tiny.Decoder(), [1, 2, 3], 40)
+    assert list(done[second].tokens) == tiny.greedy(tiny.Decoder(), list(range(25)), 4)
+    behind = [after for before, after in pairwise(log) if before == "no tokens"]
+    assert any(after is None for after in behind)
+    assert not any(isinstance(after, float) for after in behind)
 
 
 def test_an_interrupt_while_prompts_are_waited_for_loses_nothing(make_engine, tiny, monkeypatch):

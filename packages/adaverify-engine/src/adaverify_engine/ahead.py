@@ -136,14 +136,21 @@ class Ahead:
         return emission.events
 
     def _take_prompts(self, begun: Begun, stats: EngineStats, clock: PhaseClock) -> Events:
+        flight = self.pipeline.flight
         try:
-            events = self._eager.finish(begun, stats, clock, self._beside)
+            decided = self._eager.wait(begun, clock)
         except EngineError:
             # Its requests stand where they stood: the next step may begin it again.
             self._reading = None
             raise
         self._reading = None
-        self.pipeline.flight.resume()
+        if begun.decided is None:
+            # Not waited for: the device may still be at it, and the replay behind it waits there.
+            flight.leave()
+        else:
+            # The device runs the next replay from here on, whatever the host does.
+            flight.resume()
+        events = self._eager.hand_out(begun, decided, stats, clock, self._beside)
         self.turns.ran(max(0.0, clock.last - begun.started - self._beside), prompts=True)
         return events
 

@@ -103,20 +103,35 @@ class EagerSteps:
         self.numbers.next += 1
         return Begun(work, judged, batch, state, plan, passed, decided, admitted, started)
 
-    def finish(self, begun: Begun, stats: EngineStats, clock: PhaseClock, beside: float = 0.0) -> Events:
+    def finish(self, begun: Begun, stats: EngineStats, clock: PhaseClock) -> Events:
         """Wait for the tokens of a step and hand them out.
 
-        Args:
-            begun: the step.
-            stats: counted into.
-            clock: phases of the step.
-            beside: seconds since it began that others had the device.
+        Raises:
+            EngineError: the model returned logits that are not finite.
+        """
+        return self.hand_out(begun, self.wait(begun, clock), stats, clock)
+
+    def wait(self, begun: Begun, clock: PhaseClock) -> Decided:
+        """Wait for what a step decided; one that decides nothing is not waited for.
 
         Raises:
             EngineError: the model returned logits that are not finite.
         """
         decided = self._nothing() if begun.decided is None else begun.decided.decided()
         clock.mark("forward")
+        return decided
+
+    def hand_out(
+        self, begun: Begun, decided: Decided, stats: EngineStats, clock: PhaseClock, beside: float = 0.0
+    ) -> Events:
+        """Hand out what a step decided.
+
+        Args:
+            begun: the step; decided: what ``wait`` returned.
+            stats: counted into.
+            clock: phases of the step.
+            beside: seconds since it began that others had the device.
+        """
         with self.whole():
             emission = self._advance(begun, decided, stats)
         clock.mark("accept")
