@@ -84,8 +84,8 @@ def _arms(_: int, one: Mapping[str, Any], place: str) -> None:
         for number, rate in enumerate(rounds):
             _positive({"rate": rate}, ("rate",), f"{here}, tokens_per_s_rounds, {number}")
         _same(arm["tokens_per_s"], median(rounds), f"{here}, tokens_per_s: not the median of its rounds")
-        for low, middle, high in (_SPREAD, (_TIMES[1], _TIMES[0], _TIMES[2])):
-            _ordered(arm, (low, middle, high), here)
+        for rising in (_SPREAD, (_TIMES[1], _TIMES[0], _TIMES[2])):
+            _ordered(arm, rising, here)
         if not 0 <= arm["waste"] <= 1:
             raise _WrongError(f"{here}, waste: {arm['waste']} is no share")
         lengths.add(len(rounds))
