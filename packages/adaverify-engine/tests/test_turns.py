@@ -37,7 +37,7 @@ def test_a_prompt_step_that_took_seconds_holds_up_nobody_for_long():
 
 
 def test_a_decode_step_that_nobody_timed_is_one_all_the_same():
-    """A long prompt, whose parts nobody waits for, leaves such steps behind: one is enough before the next."""
+    """A long prompt, whose parts nobody waits for, leaves such steps behind; one is enough between."""
     turns = Turns()
     turns.ran(0.003, prompts=True)
     assert not turns.prompts_next(1, 100)

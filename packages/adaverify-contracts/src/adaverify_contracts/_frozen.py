@@ -46,11 +46,11 @@ def quick(kind: type[_Kind]) -> type[_Kind]:
     exec("\n".join(lines), scope)
     made: Callable[..., None] = scope["__init__"]
     kind.__init__ = wraps(kind.__init__)(made)  # type: ignore[method-assign]
-    kind.__init_subclass__ = classmethod(_refuse)  # type: ignore[assignment]
+    kind.__init_subclass__ = classmethod(_refuse)  # type: ignore[assignment, arg-type]
     return kind
 
 
 def _refuse(derived: type, **_: object) -> None:
     """Refuse a class derived from one that ``quick`` has changed."""
     base = derived.__bases__[0].__name__
-    raise TypeError(f"{derived.__name__} derives from {base}, which is final: keep a {base} in a field instead")
+    raise TypeError(f"{derived.__name__} derives from {base}, which is final: keep one in a field instead")
