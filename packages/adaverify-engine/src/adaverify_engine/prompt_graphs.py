@@ -139,10 +139,11 @@ class PromptGraphs:
         attend = StepAttention(executor.cache, slots, None, 0, chunks, executor.group)
         hidden, features = executor.states(TokenInputs(ids, positions, slots), attend)
         if self._hidden is None:
-            self._hidden = hidden.new_zeros((self._longest, hidden.shape[1]))
+            # The hidden states last: they are what says that there is room for both.
             self._features = (
                 None if features is None else features.new_zeros((self._longest, features.shape[1]))
             )
+            self._hidden = hidden.new_zeros((self._longest, hidden.shape[1]))
         self._hidden[:tokens].copy_(hidden)
         if self._features is not None and features is not None:
             self._features[:tokens].copy_(features)
