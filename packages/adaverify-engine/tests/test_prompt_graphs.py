@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from adaverify_contracts import CaptureError
-from adaverify_engine import Sampling
+from adaverify_engine import Sampling, prompt_graphs
 from adaverify_engine.attention import prompts as prompt_attention
 from adaverify_engine.prompt_graphs import EVEN, LEAST, PromptGraphs, prompt_sizes
 from adaverify_engine.scheduler import PrefillChunk
@@ -231,3 +231,22 @@ def test_a_closed_verifier_has_dropped_them(make_engine, tiny):
     engine = make_engine("fixed", replayed=True)
     engine.verifier.close()
     assert engine.executor._graphs.run((), engine._scheduler.block_table) is None
+
+
+def test_a_step_larger_than_any_graph_runs_eagerly_and_is_counted(make_engine, tiny, monkeypatch):
+    monkeypatch.setattr(prompt_graphs, "MOST", 8)
+    engine, prompts = make_engine("fixed", replayed=True), tiny.prompts(4)
+    require_oracle(tiny, prompts, run(engine, prompts))
+    found = counted(engine)
+    assert found["captured"] == 1
+    assert found["missed: more tokens than any graph"] > 0
+
+
+def test_captures_that_nobody_wants_are_neither_tried_nor_missed(make_engine, tiny):
+    settings = Settings(
+        planner=PlannerSettings(warmup_steps=2, online=False), graphs=GraphSettings(prompts=False)
+    )
+    engine, prompts = make_engine("fixed", replayed=True, settings=settings), tiny.prompts(3)
+    require_oracle(tiny, prompts, run(engine, prompts))
+    assert engine.prompt_captures is None
+    assert not counted(engine)
