@@ -96,6 +96,13 @@ def test_a_counted_field_cannot_be_changed_either():
     assert state.requests == 0
 
 
+@pytest.mark.parametrize("kind", [Quick, Plan, StepState])
+def test_nobody_derives_from_one(kind):
+    """What the derived class makes would be none of it."""
+    with pytest.raises(TypeError, match=f"Wider derives from {kind.__name__}, which is final"):
+        type("Wider", (kind,), {"__slots__": ()})
+
+
 def test_a_class_without_slots_or_with_a_default_made_anew_is_refused():
     @dataclass(frozen=True)
     class Open:

@@ -157,6 +157,18 @@ def test_a_replay_behind_prompts_that_go_on_is_not_timed(make_engine, tiny, monk
     assert not any(isinstance(after, float) for after in behind)
 
 
+def test_a_replay_behind_prompts_whose_tokens_lay_there_is_not_timed(make_engine, tiny, monkeypatch):
+    """The device began it when they came, while the host did something else."""
+    monkeypatch.setattr(Arriving, "arrived", property(lambda self: True))
+    engine, prompts = make_engine("adaptive", replayed=True, max_requests=3), tiny.prompts(9)
+    log = landings(monkeypatch, engine, 0.0)
+    ids = start(engine, prompts)
+    require_oracle(tiny, engine.run(), ids, prompts)
+    behind = [after for before, after in pairwise(log) if before == "tokens"]
+    assert any(after is None for after in behind)
+    assert not any(isinstance(after, float) for after in behind)
+
+
 def test_an_interrupt_while_prompts_are_waited_for_loses_nothing(make_engine, tiny, monkeypatch):
     decided, calls = Arriving.decided, []
 

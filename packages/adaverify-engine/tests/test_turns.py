@@ -36,6 +36,16 @@ def test_a_prompt_step_that_took_seconds_holds_up_nobody_for_long():
     assert not turns.prompts_next(63, 1), "the count begins anew"
 
 
+def test_a_decode_step_that_nobody_timed_is_one_all_the_same():
+    """A long prompt, whose parts nobody waits for, leaves such steps behind; one is enough between."""
+    turns = Turns()
+    turns.ran(0.003, prompts=True)
+    assert not turns.prompts_next(1, 100)
+    turns.ran(0.0, prompts=False)
+    assert turns.prompts_next(1, 100)
+    assert not turns.prompts_next(63, 1), "its time counts as none"
+
+
 def records_of(engine, prompts, sampling):
     records = []
     engine.verifier.add_observer("test", records.append)

@@ -63,6 +63,14 @@ def test_heads_turn_where_they_lie_and_values_stay(tokens, heads, data):
     assert found.data_ptr() == mixed.data_ptr()
 
 
+def test_positions_need_not_lie_together():
+    plain, fused = both(16)
+    mixed = random((4, 3, 16), torch.float32)
+    positions = torch.arange(8, device=DEVICE).view(4, 2)[:, 1]
+    expected = plain.turn(mixed.clone(), plain.located(positions), 2)
+    close(fused.turn(mixed, fused.located(positions), 2), expected)
+
+
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 5), st.sampled_from([1, 3, 64, 576]), st.sampled_from(DTYPES))
 def test_a_join_is_the_sum_and_its_norm(tokens, width, dtype):

@@ -137,6 +137,8 @@ class Ahead:
 
     def _take_prompts(self, begun: Begun, stats: EngineStats, clock: PhaseClock) -> Events:
         flight = self.pipeline.flight
+        # What lies there already has come at a time that nobody knows.
+        waited = begun.decided is not None and not begun.decided.arrived
         try:
             decided = self._eager.wait(begun, clock)
         except EngineError:
@@ -144,12 +146,12 @@ class Ahead:
             self._reading = None
             raise
         self._reading = None
-        if begun.decided is None:
-            # Not waited for: the device may still be at it, and the replay behind it waits there.
-            flight.leave()
-        else:
+        if waited:
             # The device runs the next replay from here on, whatever the host does.
             flight.resume()
+        else:
+            # The device may have begun it long ago, or be at the prompts still.
+            flight.leave()
         events = self._eager.hand_out(begun, decided, stats, clock, self._beside)
         self.turns.ran(max(0.0, clock.last - begun.started - self._beside), prompts=True)
         return events

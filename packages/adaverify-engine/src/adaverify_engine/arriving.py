@@ -27,6 +27,11 @@ class Arriving:
             self._event.record()
         *self._parts, self._finite = parts
 
+    @property
+    def arrived(self) -> bool:
+        """Whether a reader would come too late to see it arrive; never on a CPU, which has it at once."""
+        return self._event is not None and bool(self._event.query())  # type: ignore[no-untyped-call]
+
     def decided(self) -> Decided:
         """Wait for the verdict and return it.
 

@@ -68,8 +68,11 @@ class Executor:
         self._returned = Returned(geometry, self._device, getattr(torch, options.dtype))
 
     def capture_prompts(self, graphs: GraphedSteps) -> CaptureReport | None:
-        """Capture the pass over prompts, which is a replay from then on; None without the paged kernel."""
-        if self.prompts.name != "paged":
+        """Capture the pass over prompts, which is a replay from then on.
+
+        None where the paged kernel does not serve them, or the settings turn it off.
+        """
+        if self.prompts.name != "paged" or not graphs.captures_prompts:
             return None
         self._graphs = PromptGraphs(self, graphs)
         return self._graphs.capture()

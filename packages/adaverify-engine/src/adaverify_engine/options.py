@@ -48,8 +48,8 @@ def _require_real(owner: str, name: str, value: object, fits: bool, allowed: str
 def prefill_chunk_on(device: str) -> int:
     """Return how many prompt tokens a step computes at most where nobody says.
 
-    Few on a CPU, where every decode request of the step waits for them. Many on an accelerator: a step with
-    a prompt in it is no captured one, so the fewer there are the better.
+    Few on a CPU, where every decode request of the step waits for them. Many on an accelerator, where decode
+    requests wait for each step that reads prompts: the fewer there are the better.
 
     Args:
         device: torch device string.

@@ -25,6 +25,10 @@ LEAST = 64
 EVEN = 1024
 """From here on the middles between powers of two are captured, too: the card's time goes with the tokens."""
 
+MOST = 8192
+"""Tokens of the largest graph, twice the default chunk: what its pass needs stays in the pool of all graphs.
+Larger steps run operation by operation, counted as misses."""
+
 
 def prompt_sizes(longest: int) -> tuple[int, ...]:
     """Return the token counts to capture, rising, for steps of 1 .. ``longest`` prompt tokens."""
@@ -55,7 +59,7 @@ class PromptGraphs:
         self._requests, self._size = limits.max_requests, executor.prompts.tile
         # Padding lies on the null page alone, in tiles that do not reach beyond it.
         self._spare = min(self._size, options.page_size)
-        self._longest = min(options.prefill_chunk, limits.max_requests * options.max_model_len)
+        self._longest = min(options.prefill_chunk, limits.max_requests * options.max_model_len, MOST)
         self._limits = Limits(1, self._longest - 1, options.max_model_len, options.page_size)
         self._tokens = torch.zeros(3 * self._longest, dtype=torch.int32, device=device)
         self._tiles = torch.zeros((self._rows(self._longest), 4), dtype=torch.int32, device=device)
@@ -139,10 +143,11 @@ class PromptGraphs:
         attend = StepAttention(executor.cache, slots, None, 0, chunks, executor.group)
         hidden, features = executor.states(TokenInputs(ids, positions, slots), attend)
         if self._hidden is None:
-            self._hidden = hidden.new_zeros((self._longest, hidden.shape[1]))
+            # The hidden states last: they are what says that there is room for both.
             self._features = (
                 None if features is None else features.new_zeros((self._longest, features.shape[1]))
             )
+            self._hidden = hidden.new_zeros((self._longest, hidden.shape[1]))
         self._hidden[:tokens].copy_(hidden)
         if self._features is not None and features is not None:
             self._features[:tokens].copy_(features)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 PROMPT_SHARE = 0.25
 """Part of the time that prompts may take while nearly all slots decode."""
 IDLE_SHARE = 0.125
@@ -23,9 +21,9 @@ class Turns:
     """
 
     def __init__(self) -> None:
-        self._read = 0.0
+        self._read, self._decoded = 0.0, 0.0
         # Nothing was read before, so nothing has to be waited for.
-        self._decoded, self._steps = math.inf, 0
+        self._steps = MOST_STEPS
 
     def prompts_next(self, decoding: int, waiting: int) -> bool:
         """Return whether prompts are read next.
@@ -34,13 +32,13 @@ class Turns:
             decoding: requests that can decode, at least one.
             waiting: requests whose prompts are not read to the end.
         """
-        if not self._decoded:
+        if not self._steps:
             return False
         spaced = self._steps >= MOST_STEPS or self._decoded >= self._read * (1 / PROMPT_SHARE - 1)
         return spaced or waiting >= IDLE_SHARE * (decoding + waiting)
 
     def ran(self, seconds: float, *, prompts: bool) -> None:
-        """Count a step that took ``seconds`` and read prompts or decoded."""
+        """Count a step that took ``seconds``, 0 where that is not known, and read prompts or decoded."""
         if prompts:
             self._read, self._decoded, self._steps = seconds, 0.0, 0
         else:

@@ -66,7 +66,10 @@ class GraphedSteps:
         bytes_limit: the most bytes that captures may hold, None for no limit.
         alternatives: builders that ``rows`` may choose instead of ``builder``.
         rows: asked once for each size, at its capture, with the longest context of the limits.
-        prompts: False captures no prompt steps (``for_prompts``).
+        prompts: whether steps that read prompts are to be captured, too (``for_prompts``).
+
+    Attributes:
+        captures_prompts: the same.
     """
 
     def __init__(
@@ -108,7 +111,7 @@ class GraphedSteps:
             backend, limits, buffers=BufferSet(tensors), mode=mode, bytes_limit=bytes_limit
         )
         self._prompts: GraphCache | None = None
-        self._prompt_mode = GraphSupport.VARLEN_DECODE if prompts else GraphSupport.NEVER
+        self.captures_prompts = prompts
 
     @property
     def whole(self) -> bool:
@@ -150,7 +153,7 @@ class GraphedSteps:
     def for_prompts(self, limits: Limits, buffers: Mapping[str, torch.Tensor]) -> GraphCache:
         """Return a new cache for steps that read prompts, in the same memory and under the same limit.
 
-        It captures nothing where that was not wanted. Its counters appear here behind ``prompts``.
+        Its counters appear here behind ``prompts``.
 
         Args:
             limits: one request of the most tokens that such a step has.
@@ -160,7 +163,6 @@ class GraphedSteps:
             self._backend,
             limits,
             buffers=BufferSet(buffers),
-            mode=self._prompt_mode,
             bytes_limit=self._bytes_limit,
         )
         return self._prompts

@@ -2,11 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
 
 from adaverify_contracts import AdaverifyError
 from adaverify_verification.json_file import write_whole
+
+
+def require_apart(written: Mapping[str, Path | None], others: Mapping[str, Sequence[Path]]) -> None:
+    """Refuse a path that is written and is also read, or written as something else: one would be lost.
+
+    Args:
+        written: files that a command writes, by the option that names them; None where it is not given.
+        others: files that it reads, likewise.
+
+    Raises:
+        AdaverifyError: two of them are one file, also where a link makes them one.
+    """
+    named = [(option, path) for option, path in written.items() if path is not None]
+    for place, (option, path) in enumerate(named):
+        rest = [*named[place + 1 :], *((name, one) for name, many in others.items() for one in many)]
+        for other, one in rest:
+            if path.resolve() == one.resolve() or _is_same_file(path, one):
+                raise AdaverifyError(
+                    f"{option} and {other} name one file, and it would be written over",
+                    arrived=str(path),
+                    allowed="a file of its own for each",
+                    remedy=f"choose another file for {option}",
+                )
+
+
+def _is_same_file(path: Path, other: Path) -> bool:
+    try:
+        return path.samefile(other)
+    except OSError:
+        return False
 
 
 def require_writable(path: Path, option: str) -> None:

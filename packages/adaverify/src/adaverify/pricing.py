@@ -155,7 +155,7 @@ def _measured(
         store_table(table, table_path(session))
     except CostTableError as error:
         # Measured is measured: this run goes on, the next one measures anew.
-        note(error.problem)
+        note(str(error))
         return Prices(table, "measured", "cost table measured now, not stored", check)
     return Prices(table, "measured", "cost table measured now", check, kept=True)
 

@@ -65,15 +65,19 @@ def trace_writer(path: Path | None, session: Session, run: Mapping[str, Any]) ->
         yield writer
 
 
-def require_trace(path: Path) -> list[StepRecord]:
+def require_trace(path: Path, option: str = "--trace") -> list[StepRecord]:
     """Return the records that a file holds already; refuse one that exists and is no trace.
+
+    Args:
+        path: the file.
+        option: how the user named it.
 
     Raises:
         TraceError: the file holds something else.
     """
     if not (path.exists() and path.stat().st_size):
         return []
-    return known_records(path, "choose another file for --trace, or remove that line")
+    return known_records(path, f"choose another file for {option}, or remove that line")
 
 
 def known_records(path: Path, remedy: str) -> list[StepRecord]:

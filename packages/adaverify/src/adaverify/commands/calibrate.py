@@ -11,7 +11,7 @@ import typer
 
 from adaverify.console import emit_json, note, out, progress, reports_errors, say, table
 from adaverify.course import LOADED, Course
-from adaverify.files import require_writable
+from adaverify.files import require_apart, require_writable
 from adaverify.options import (
     Concurrency,
     Device,
@@ -64,8 +64,6 @@ _RUN_ONLY = (
     "offline",
     "record",
 )
-
-
 _EDGES = (float(TEMPERATURES[0]), float(TEMPERATURES[-1]))
 
 
@@ -164,6 +162,8 @@ def calibrate(
     """
     if folds is not None and held_out is not None:
         raise typer.BadParameter("--folds judges by all prompts, --held-out by some; allowed: one of them")
+    read = {"a trace": traces or [], "--prompts": [] if prompts is None else [prompts]}
+    require_apart({"--output": output, "--plot": plot, "--record": record}, read)
     require_writable(output, "--output")
     if plot is not None:
         require_plottable(plot)
@@ -174,7 +174,7 @@ def calibrate(
     else:
         if record is not None:
             require_writable(record, "--record")
-            require_trace(record)
+            require_trace(record, "--record")
         choice = Choice(model, drafter, device, dtype, draft_tokens, seed, offline, uncalibrated=True)
         recording = _run(choice, prompts, count, concurrency, tokens, temperature, chat, record)
     gathered = gather(recording.records)

@@ -84,7 +84,7 @@ def _files(settings: Settings) -> tuple[str, ...]:
     try:
         if trace is not None:
             require_writable(trace, "ADAVERIFY_PATHS_TRACE")
-            require_trace(trace)
+            require_trace(trace, "ADAVERIFY_PATHS_TRACE")
     except AdaverifyError as error:
         problems.append(str(error))
     return tuple(problems)

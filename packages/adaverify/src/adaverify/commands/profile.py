@@ -9,7 +9,7 @@ import typer
 
 from adaverify.console import CHECK_FAILED, emit_json, note, out, progress, reports_errors, say, table
 from adaverify.course import LOADED, Course
-from adaverify.files import require_writable
+from adaverify.files import require_apart, require_writable
 from adaverify.options import Calibration, Device, Drafter, DraftTokens, Dtype, Json, Model, Offline
 from adaverify.outset import MODEL, Choice
 from adaverify.session import (
@@ -60,6 +60,9 @@ def profile(
     Exits with 1 when the machine was too busy: the table is then drawn, and stored only where --table says.
     """
     require_plottable(plot)
+    require_apart(
+        {"--plot": plot, "--table": store}, {"--calibration": [] if calibration is None else [calibration]}
+    )
     require_writable(plot, "--plot")
     if store is not None:
         require_writable(store, "--table")

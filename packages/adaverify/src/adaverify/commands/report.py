@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from adaverify.console import emit_json, note, out, reports_errors, say, table
-from adaverify.files import require_writable
+from adaverify.files import require_apart, require_writable
 from adaverify.options import Json, Plot
 from adaverify.running import known_records
 from adaverify.usage import path
@@ -27,6 +27,7 @@ def report(
     """Summarise a trace: states, budgets, acceptance, predicted against realised."""
     if plot is not None:
         require_plottable(plot)
+        require_apart({"--plot": plot}, {"the trace": [trace]})
         require_writable(plot, "--plot")
     records = known_records(trace, "remove the line, or name a file that `adaverify run --trace` wrote")
     if _cut_short(trace):

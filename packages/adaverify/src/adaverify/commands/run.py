@@ -224,7 +224,7 @@ def _check_trace(path: Path, option: str, modes: tuple[Mode, ...]) -> None:
             remedy="add --mode adaptive, or leave out --trace",
         )
     require_writable(path, option)
-    require_trace(path)
+    require_trace(path, option)
 
 
 def _preset_trace(outset: Outset, modes: tuple[Mode, ...]) -> Path | None:

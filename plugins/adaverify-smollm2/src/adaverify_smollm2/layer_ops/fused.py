@@ -22,7 +22,7 @@ WARPS = 4
 class FusedOps(PlainOps):
     """A layer's small operations, a launch each; computed in float32, rounded once to the dtype given.
 
-    Every tensor is dense, and all of one dtype, bfloat16 or float32.
+    Every tensor but positions is dense, and all of one dtype, bfloat16 or float32.
 
     Args:
         turns: complex64 [positions, 1, head_dim / 2], see ``rotary_table``.
@@ -43,8 +43,8 @@ class FusedOps(PlainOps):
         self._angles, self._half = torch.view_as_real(turns), turns.shape[-1]
 
     def located(self, positions: torch.Tensor) -> torch.Tensor:
-        """Return ``positions``: the launch finds the angles by itself."""
-        return positions
+        """Return ``positions``, dense: the launch finds the angles by itself."""
+        return positions.contiguous()
 
     def turn(self, mixed: torch.Tensor, located: torch.Tensor, heads: int) -> torch.Tensor:
         """Turn the first ``heads`` of ``mixed`` [T, all heads, head_dim] where they lie and return them."""
