@@ -114,21 +114,6 @@ def test_probes_lose_no_more_than_their_share(build):
     assert loop.rate > 0.97 * 16 / 0.012
 
 
-def test_drafting_stops_where_it_pays_by_what_is_foreseen_and_not_by_what_is_emitted(build):
-    """Survivals are 0.6 where 0.8 is promised, so that trimmed steps emit a quarter less than foreseen."""
-    manager = manager_of(build, table_of(0.016))
-    bare, drafted = [], []
-    loop = build.loop(manager, lambda tier: 0.016 if bare[-1] else price(tier))
-    for _ in range(400):
-        drafts, _ = manager.draft_next(16, 16 * 64)
-        bare.append(not drafts)
-        drafted.append(drafts)
-        scheduled, truth = np.full(16, 7 * drafts), np.full((16, 7), 0.6)
-        loop.serve(np.full((16, 7), 0.8), truth, scheduled=scheduled, kv_tokens=16 * 64)
-    assert sum(drafted[50:]) < 20, "probes alone"
-    assert loop.rate > 0.95 * 16 / 0.016
-
-
 def test_drafting_goes_on_where_it_pays_and_where_plain_steps_have_no_price(build):
     for table in (table_of(0.018), CostTable.from_points(HERE, table_of(0.012).points)):
         manager = manager_of(build, table)

@@ -124,8 +124,7 @@ class Decider:
             choice = self._guarded(candidates, executed, untried, tiered=tiered)
         if bare_rate is not None:
             chosen = choice.candidate
-            tokens = candidates.tokens.item(chosen) * self.guard.realised(chosen != full)
-            self.arm.note(tokens / candidates.seconds.item(chosen), bare_rate)
+            self.arm.note(candidates.tokens.item(chosen) / candidates.seconds.item(chosen), bare_rate)
         return choice
 
     def _guarded(

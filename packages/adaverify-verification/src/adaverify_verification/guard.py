@@ -107,15 +107,6 @@ class Guard:
         if margin != self._margin:
             self._margin, self._words = margin, _margins(margin)
 
-    def realised(self, trimmed: bool) -> float:
-        """Return emitted by predicted tokens, as trimmed or full steps have it lately; 1 while few say it.
-
-        It cancels between budgets of one step (``_widened``), and not against a step without drafts, whose
-        tokens are certain.
-        """
-        error = self._tokens[trimmed]
-        return 1.0 + error.mean if error.count >= MINIMUM_SAMPLES else 1.0
-
     def settle(
         self, gains: np.ndarray, choice: int, executed: np.ndarray, *, tiered: bool
     ) -> tuple[int, str]:
