@@ -15,6 +15,11 @@ WIDTH = 7
 STEPS = 600
 
 
+def expect(forecast, quantised, step, lag, ranking=None):
+    """Return what is expected of survivals [R, K], ranked already or not."""
+    return forecast.expect(Ranking(quantised) if ranking is None else ranking, step, lag).scores
+
+
 def publications(kept: float, requests: int = 1, seed: int = 0, steps: int = STEPS) -> list[np.ndarray]:
     """Quantised survivals of steps whose logits keep ``kept`` of their deviation from one to the next."""
     rng = np.random.default_rng(seed)
@@ -29,7 +34,7 @@ def publications(kept: float, requests: int = 1, seed: int = 0, steps: int = STE
 def forecasts(published: list[np.ndarray], lag: int) -> list[np.ndarray]:
     """What is expected of each step from ``lag`` on, by a forecast that has seen all before."""
     forecast = Forecast()
-    return [forecast.expect(published[step - lag], step - lag, lag) for step in range(lag, len(published))]
+    return [expect(forecast, published[step - lag], step - lag, lag) for step in range(lag, len(published))]
 
 
 def error(expected: list[np.ndarray], came: list[np.ndarray]) -> float:
@@ -87,8 +92,8 @@ def test_survivals_of_nothing_rank_last_in_any_type(ranked: bool) -> None:
     for step in range(1, 3 * LEAST_PAIRS):
         before = published[step - 1]
         same = before.astype(np.uint16)
-        expected = signed.expect(before, step - 1, 1)
-        found = unsigned.expect(same, step - 1, 1, Ranking(same) if ranked else None)
+        expected = expect(signed, before, step - 1, 1)
+        found = expect(unsigned, same, step - 1, 1, Ranking(same) if ranked else None)
         assert found.tolist() == expected.tolist()
         assert (np.diff(found.astype(int), axis=1) <= 0).all()
     assert expected is not before, "nothing was drawn anywhere"
@@ -97,8 +102,8 @@ def test_survivals_of_nothing_rank_last_in_any_type(ranked: bool) -> None:
 def test_own_confidences_and_large_batches_are_taken_as_they_are() -> None:
     forecast, published = Forecast(), publications(0.0)
     for step in range(1, STEPS):
-        forecast.expect(published[step - 1], step - 1, 1)
-    assert forecast.expect(published[-1], STEPS, 0) is published[-1]
+        expect(forecast, published[step - 1], step - 1, 1)
+    assert expect(forecast, published[-1], STEPS, 0) is published[-1]
     large = publications(0.0, requests=MOST_DRAFTS // WIDTH + 1, steps=2 * LEAST_PAIRS)
     assert all(one is other for one, other in zip(forecasts(large, 1), large, strict=False))
 
@@ -108,25 +113,25 @@ def test_nothing_is_drawn_before_enough_was_seen_and_a_step_counts_once() -> Non
     forecast = Forecast()
     for step in range(1, LEAST_PAIRS + 1):
         for _ in range(3):
-            expected = forecast.expect(published[step - 1], step - 1, 1)
+            expected = expect(forecast, published[step - 1], step - 1, 1)
             assert (expected == published[step - 1]).all()
-    assert (forecast.expect(published[LEAST_PAIRS], LEAST_PAIRS, 1) != published[LEAST_PAIRS]).any()
+    assert (expect(forecast, published[LEAST_PAIRS], LEAST_PAIRS, 1) != published[LEAST_PAIRS]).any()
 
 
 def test_sizes_are_learnt_apart() -> None:
     forecast = Forecast()
     one, four = publications(0.0), publications(0.0, requests=4)
     for step in range(STEPS):
-        forecast.expect(one[step], step, 1)
-    assert forecast.expect(four[0], STEPS, 1) is four[0]
+        expect(forecast, one[step], step, 1)
+    assert expect(forecast, four[0], STEPS, 1) is four[0]
 
 
 def test_a_lag_beyond_those_told_apart_counts_as_the_last() -> None:
     published = publications(0.5)
     forecast = Forecast()
     for step in range(STEPS - 1):
-        forecast.expect(published[step], step, 1)
-    last = [forecast.expect(published[-1], STEPS - 1, lag) for lag in (MOST_LAG, MOST_LAG + 60)]
+        expect(forecast, published[step], step, 1)
+    last = [expect(forecast, published[-1], STEPS - 1, lag) for lag in (MOST_LAG, MOST_LAG + 60)]
     assert (last[0] == last[1]).all()
 
 
@@ -157,5 +162,5 @@ def test_what_is_of_another_kind_teaches_nothing(change: dict[str, object], sche
     assert before.max() < SCORE_MAX
     undisturbed = Forecast()
     for step in range(1, STEPS):
-        expected = undisturbed.expect(published[step - 1], 2 * step - 1, 1)
+        expected = expect(undisturbed, published[step - 1], 2 * step - 1, 1)
     assert (before == expected).all()

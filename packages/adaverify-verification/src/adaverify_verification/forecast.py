@@ -146,7 +146,7 @@ class Forecast:
             return ranking
         if state.least_scheduled != ranking.scores.shape[1]:
             return ranking
-        return self._expected(ranking, state.step - lag, lag)
+        return self.expect(ranking, state.step - lag, lag)
 
     def prepare(self, ranking: Ranking, step: int) -> None:
         """Look at the survivals of ``step`` as the next step would; nothing is counted."""
@@ -156,20 +156,14 @@ class Forecast:
         # Every request emits a token as a rule; where one more does, a sum is made anew.
         _ = ranking.emitted(len(ranking.scores))
 
-    def expect(
-        self, quantised: np.ndarray, step: int, lag: int, ranking: Ranking | None = None
-    ) -> np.ndarray:
-        """Return the expected survivals, int32 [R, K], never rising along K where ``quantised`` does not.
+    def expect(self, ranking: Ranking, step: int, lag: int) -> Ranking:
+        """Return the expected survivals, never rising along K where those of ``ranking`` do not.
 
         Args:
-            quantised: int [R, K], survivals of the same requests, 0 .. 65535; not written to.
+            ranking: survivals of the same requests; not written to.
             step: the step that published them.
             lag: steps from there to the budget; at 0 they are this step's own, and returned as they are.
-            ranking: of ``quantised``, where there is one: what it has computed is not computed again.
         """
-        return self._expected(ranking or Ranking(quantised), step, lag).scores
-
-    def _expected(self, ranking: Ranking, step: int, lag: int) -> Ranking:
         scores = ranking.scores
         # They are this step's own, there are none, or too many.
         if lag < 1 or not 0 < scores.size <= MOST_DRAFTS:
